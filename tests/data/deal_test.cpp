@@ -182,11 +182,13 @@ TEST_CASE("packed shards are mixed with all members and their rows of embeddings
   const TempDir folder;
   write_set(folder);
   write_file_atomically(folder / "sorted/notes.json", "{}");
-  const MixReport report = mix_shards(folder / "sorted", folder / "mixed", {});
-  CHECK(report.samples == 40);
+  const PackReport report = mix_shards(folder / "sorted", folder / "mixed", {});
+  CHECK(report.packed == 40);
   CHECK(report.shards == 10);
   CHECK(report.arrays == 10);
   CHECK(report.absent_rows == 0);
+  CHECK(describe_pack(report) == std::vector<std::string>{"40 of 40 samples in 10 shards",
+                                                          "10 files of rows, 0 rows absent"});
   CHECK(read_file(folder / "mixed/notes.json") == "{}");
   CHECK_FALSE(fs::exists(folder / "mixed/shards.part"));
   const auto sorted = nested_paths({12, 28});

@@ -298,7 +298,8 @@ TEST_CASE("a folder that has no picture for training is refused") {
   std::filesystem::create_symlink("nowhere", dir.path() + "/link.png");
   CHECK_THAT(
       fault(folder_config(dir.path())),
-      Catch::EndsWith("below it, but 1 link whose target does not exist or cannot be reached."));
+      Catch::EndsWith(
+          "below it, but 1 link whose target does not exist or cannot be reached: link.png."));
   write_numbered(dir.path() + "/one.png", 1);
   {
     const BrokenListing broken;

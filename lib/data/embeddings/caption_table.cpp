@@ -195,26 +195,16 @@ void CaptionTable::add_tar(const std::string& path) {
                     list.fault);
   }
   if (!list.unread.empty()) log_warning("data", "{}: {}: {}", key_, printable(path), list.unread);
-  std::optional<std::string> open_key;
-  Row row;
-  std::string caption;
-  const auto close = [&] {
-    if (open_key) add_row(std::exchange(row, Row{}), std::exchange(caption, ""));
-  };
-  for (const TarPlace& place : list.places) {
-    const auto parts = split_member_name(place.name);
-    if (!parts || is_meta_member(place.name)) continue;
-    if (open_key != parts->first) close();
-    open_key = parts->first;
-    row.file = files_.size();
-    const std::string field = lower_case(parts->second);
-    if (field == "txt") {
-      caption = read_tar_member(path, place.offset).content;
-    } else if (is_picture_field(field) && !row.picture_offset) {
-      row.picture_offset = place.offset;
+  for (const ListedSample& sample : group_places(list.places)) {
+    Row row{.file = files_.size()};
+    std::string caption;
+    for (const auto& [stored, offset] : sample.members) {
+      const std::string field = lower_case(stored);
+      if (field == "txt") caption = read_tar_member(path, offset).content;
+      if (is_picture_field(field) && !row.picture_offset) row.picture_offset = offset;
     }
+    add_row(std::move(row), caption);
   }
-  close();
 }
 
 std::optional<std::string> CaptionTable::picture(int64_t row) const {

@@ -335,13 +335,12 @@ bool ShardDataset::take_caption(const GroupedSample& sample, Candidate& candidat
   const std::string where = candidate.where();
   if (candidate.caption.empty()) {
     const bool is_beside = !candidate.file.empty() && sample.find({"txt"}) == nullptr;
-    drops.add(drop::kNoCaption,
-              fmt::format("{}: {}",
-                          where,
-                          is_beside ? listing_of(walk_.url())
-                                          ->captions()
-                                          .missing_text(candidate.file, captions_.caption_encoding)
-                                    : caption.fault));
+    const std::filesystem::path name =
+        std::filesystem::path(candidate.file).filename().replace_extension(".txt");
+    drops.add(
+        drop::kNoCaption,
+        fmt::format(
+            "{}: {}", where, is_beside ? "no " + name.string() + " beside it" : caption.fault));
     return false;
   }
   note_caption(caption, captions_, where, drops);

@@ -31,12 +31,6 @@ std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
   return steps;
 }
 
-std::vector<FolderPicture> pictures_in(const std::string& folder) {
-  PictureListing listing = list_pictures(folder, Tars::kRead);
-  warn_of_lost_links(folder, listing.lost);
-  return std::move(listing.pictures);
-}
-
 }  // namespace
 
 ImageFolder::ImageFolder(const VaeDataConfig& config,
@@ -50,7 +44,7 @@ ImageFolder::ImageFolder(const VaeDataConfig& config,
       gpu_(gpu),
       side_(config.image_size),
       preprocess_(transforms_of(config), decode_options(config, channels)),
-      pictures_(pictures_in(config.folder)) {
+      pictures_(list_pictures(config.folder, Tars::kRead).pictures) {
   const int64_t all = files();
   std::vector<int64_t> numbers(pictures_.size());
   std::iota(numbers.begin(), numbers.end(), int64_t{0});

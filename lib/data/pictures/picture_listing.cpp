@@ -2,6 +2,7 @@
 #include "data/pictures/picture_listing.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,33 +26,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string counted_lost_links(size_t count) {
-  return counted(static_cast<int64_t>(count), "link") +
-         (count == 1 ? " whose target does not exist or cannot be reached"
-                     : " whose targets do not exist or cannot be reached");
-}
-
 /// By extension.
 using Counts = std::map<std::string, int64_t>;
 
 /// "3 pictures", "2 .bmp, 1 .gif"
 std::pair<std::string, std::string> texts_of(const Counts& counts, const std::string& one) {
-  std::string kinds;
+  std::vector<std::string> kinds;
   int64_t all = 0;
   for (const auto& [extension, count] : counts) {
-    kinds += fmt::format("{}{} {}", all > 0 ? ", " : "", with_commas(count), one_line(extension));
+    kinds.push_back(with_commas(count) + " " + one_line(extension));
     all += count;
   }
-  return {counted(all, one), kinds};
-}
-
-/// @param unread pictures of kinds that are not read, such as .bmp
-std::string text_of_unread(const Counts& unread) {
-  const auto [pictures, kinds] = texts_of(unread, "picture");
-  return fmt::format("{} of kinds that are not read ({}): convert {} to PNG or JPEG",
-                     pictures,
-                     kinds,
-                     pictures == "1 picture" ? "it" : "them");
+  return {counted(all, one), fmt::format("{}", fmt::join(kinds, ", "))};
 }
 
 class Lister {
@@ -60,22 +46,27 @@ class Lister {
 
   PictureListing list() {
     walk_whole_folder(folder_, Below::kReadable, [&](const auto& entry) { see(entry); });
-    if (listing_.pictures.empty()) throw_for_none();
-    if (!unread_.empty()) {
-      log_warning("data", "{}: left out {}", printable(folder_.string()), text_of_unread(unread_));
+    const std::string name = printable(folder_.string());
+    const std::vector<std::string> left_out = texts_of_left_out();
+    if (listing_.pictures.empty()) {
+      throw DataError("{}: found no jpg, jpeg, png or webp file{} in the folder or below it{}{}.",
+                      name,
+                      tars_ == Tars::kRead ? ", nor a tar of them," : "",
+                      left_out.empty() ? "" : ", but ",
+                      fmt::join(left_out, ", and "));
     }
+    for (const std::string& text : left_out) log_warning("data", "{}: left out {}", name, text);
     if (!passed_over_.empty()) {
       const auto [files, kinds] = texts_of(passed_over_, "file");
       log_info("data",
                "{}: passed over {} with names of no kind of data that is read ({})",
-               printable(folder_.string()),
+               name,
                files,
                kinds);
     }
     std::sort(listing_.pictures.begin(), listing_.pictures.end(), [](const auto& a, const auto& b) {
       return std::tie(a.source, a.offset) < std::tie(b.source, b.offset);
     });
-    std::sort(listing_.lost.begin(), listing_.lost.end());
     return std::move(listing_);
   }
 
@@ -85,9 +76,8 @@ class Lister {
     const std::string source = path.lexically_relative(folder_).string();
     const std::string extension = lower_extension(path);
     std::error_code error;
-    if (is_lost_link(path)) {
-      const bool is_caption = extension == ".txt" && tars_ == Tars::kPassOver;
-      if (is_picture_name(path) || is_caption) listing_.lost.push_back(source);
+    if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
+      if (is_picture_name(path) || extension == ".txt") lost_.push_back(source);
       return;
     }
     if (entry.is_directory(error) && ::access(path.c_str(), R_OK | X_OK) != 0) {
@@ -108,7 +98,8 @@ class Lister {
       add_members(path, source);
     } else {
       listing_.others.push_back(source);
-      if (!is_unread_extension(extension) && !is_data_extension(extension))
+      // A tar is data, but here it is none that is read.
+      if (!is_unread_extension(extension) && (!is_data_extension(extension) || extension == ".tar"))
         ++passed_over_[extension.empty() ? "without extension" : extension];
     }
   }
@@ -134,27 +125,35 @@ class Lister {
                 counted(static_cast<int64_t>(listing_.pictures.size() - before), "picture"));
   }
 
-  [[noreturn]] void throw_for_none() const {
+  std::vector<std::string> texts_of_left_out() {
+    std::vector<std::string> texts;
+    std::sort(lost_.begin(), lost_.end());
+    if (!lost_.empty()) {
+      texts.push_back(counted(std::ssize(lost_),
+                              "link whose target does not exist or cannot be reached",
+                              "links whose targets do not exist or cannot be reached") +
+                      ": " + printable(short_list(lost_)));
+    }
+    if (!unread_.empty()) {
+      const auto [pictures, kinds] = texts_of(unread_, "picture");
+      texts.push_back(fmt::format("{} of kinds that are not read ({}): convert {} to PNG or JPEG",
+                                  pictures,
+                                  kinds,
+                                  pictures == "1 picture" ? "it" : "them"));
+    }
     const auto& others = listing_.others;
     const bool has_parquet = std::any_of(others.begin(), others.end(), [](const auto& other) {
       return lower_extension(other) == ".parquet";
     });
-    const auto links = static_cast<size_t>(
-        std::count_if(listing_.lost.begin(), listing_.lost.end(), [](const std::string& link) {
-          return is_picture_name(link);
-        }));
-    throw DataError("{}: found no jpg, jpeg, png or webp file{} in the folder or below it{}.",
-                    printable(folder_.string()),
-                    tars_ == Tars::kRead ? ", nor a tar of them," : "",
-                    links > 0          ? ", but " + counted_lost_links(links)
-                    : has_parquet      ? ", but Parquet files: docs/data.md says how to unpack them"
-                    : !unread_.empty() ? ", but " + text_of_unread(unread_)
-                                       : "");
+    if (has_parquet && listing_.pictures.empty())
+      texts.push_back("Parquet files: docs/data.md says how to unpack them");
+    return texts;
   }
 
   fs::path folder_;
   Tars tars_;
   PictureListing listing_;
+  std::vector<std::string> lost_;  // links that are a picture or a .txt by name, and lead nowhere
   Counts unread_, passed_over_;
 };
 
@@ -164,15 +163,6 @@ PictureListing list_pictures(const fs::path& folder, Tars tars) {
   return Lister(folder, tars).list();
 }
 
-void warn_of_lost_links(const std::string& folder, const std::vector<std::string>& links) {
-  if (links.empty()) return;
-  log_warning("data",
-              "{}: left out {}: {}",
-              printable(folder),
-              counted_lost_links(links.size()),
-              printable(short_list(links)));
-}
-
 std::string hash_of_names(const std::vector<FolderPicture>& pictures) {
   Fnv1a<uint32_t> hash;
   for (const FolderPicture& picture : pictures) hash.add_line(picture.source);
@@ -180,23 +170,8 @@ std::string hash_of_names(const std::vector<FolderPicture>& pictures) {
 }
 
 std::string read_picture(const FolderPicture& picture) {
-  if (!picture.offset) return read_picture_file(picture.path);
+  if (!picture.offset) return read_file(picture.path.string());
   return read_tar_member(picture.path.string(), *picture.offset).content;
-}
-
-std::string read_picture_file(const fs::path& path) {
-  std::error_code error;
-  const uint64_t bytes = fs::file_size(path, error), most = TarLimits{}.member_bytes;
-  if (!error && bytes > most) {
-    throw DataError(
-        "{}: expected at most {}, got {}", path.string(), human_bytes(most), human_bytes(bytes));
-  }
-  return read_file(path.string());
-}
-
-bool is_lost_link(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_symlink(path, ignored) && !fs::exists(path, ignored);
 }
 
 }  // namespace dalle2

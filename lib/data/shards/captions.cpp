@@ -14,8 +14,7 @@
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "data/pictures/picture_listing.h"
-#include "data/shards/picture_shards.h"
+#include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 
 namespace dalle2 {
@@ -27,6 +26,11 @@ using Captions = std::map<std::string, std::string>;
 // In the order in which they are tried.
 constexpr std::array kCaptionExtensions = {
     ".txt", ".TXT", ".caption", ".CAPTION", ".json", ".JSON"};
+
+bool is_table_name(const fs::path& path) {
+  const std::string name = lower_case(path.filename().string());
+  return name == "metadata.jsonl" || name == "metadata.csv";
+}
 
 std::string caption_member(const Json& object) {
   std::string caption = text_member(object, "caption");
@@ -98,7 +102,7 @@ std::string add_csv(std::string_view text, Captions& captions) {
 
 /// With a mark, or in UTF-16, as UTF-8; another as it is.
 std::string text_of(const fs::path& file) {
-  const std::string bytes = read_picture_file(file);
+  const std::string bytes = read_file(file.string());
   return unicode_text(bytes).value_or(bytes);
 }
 
@@ -109,10 +113,6 @@ std::string text_member(const Json& object, const char* key) {
   return value.is_string() ? value.get<std::string>() : "";
 }
 
-void check_caption_encoding(const std::string& encoding, const char* key) {
-  if (const auto fault = encoding_fault(encoding)) throw ConfigError("{}: {}", key, *fault);
-}
-
 CaptionText caption_of(const GroupedSample& sample, const std::string& encoding) {
   const std::string* bytes = sample.find({"txt"});
   if (bytes == nullptr) return {.fault = no_field_text(sample, std::array{"txt"})};
@@ -121,9 +121,9 @@ CaptionText caption_of(const GroupedSample& sample, const std::string& encoding)
 
 std::string chosen_lines(std::string text, CaptionLines lines, const RandomBits& random) {
   if (lines == CaptionLines::all || text.find_first_of("\r\n") == std::string::npos) return text;
-  if (lines == CaptionLines::first) return caption_line(text, 0);
-  const auto count = static_cast<uint64_t>(caption_text(text, "UTF-8").lines);
-  return caption_line(text, static_cast<int64_t>(random() % std::max<uint64_t>(count, 1)));
+  const std::vector<std::string> all = text_lines(text);
+  if (all.empty()) return text;
+  return all[lines == CaptionLines::first ? 0 : random() % all.size()];
 }
 
 void note_caption(const CaptionText& caption,
@@ -148,63 +148,37 @@ void note_caption(const CaptionText& caption,
 }
 
 bool is_caption_name(const fs::path& path) {
-  const std::string name = lower_case(path.filename().string());
-  return name == "metadata.jsonl" || name == "metadata.csv" ||
+  return is_table_name(path) ||
          std::find(kCaptionExtensions.begin(), kCaptionExtensions.end(), path.extension()) !=
              kCaptionExtensions.end();
-}
-
-std::optional<fs::path> caption_file(const fs::path& picture) {
-  std::error_code ignored;
-  std::optional<fs::path> lost;
-  for (const char* extension : kCaptionExtensions) {
-    const fs::path path = fs::path(picture).replace_extension(extension);
-    if (fs::is_regular_file(path, ignored)) return path;
-    if (!lost && fs::is_symlink(path, ignored)) lost = path;  // to nowhere, or to no file
-  }
-  return lost;
 }
 
 std::optional<std::string> FolderCaptions::of(const fs::path& picture,
                                               const fs::path& source,
                                               const std::string& encoding) const {
-  const std::optional<fs::path> file = caption_file(picture);
-  if (file && !is_lost_link(*file)) {
-    const bool is_json = lower_extension(*file) == ".json";
+  for (const char* extension : kCaptionExtensions) {
+    std::error_code ignored;
+    const fs::path file = fs::path(picture).replace_extension(extension);
+    if (!fs::is_regular_file(file, ignored)) continue;
+    const bool is_json = lower_extension(file) == ".json";
     const std::string caption =
-        is_json ? caption_member(parse_untrusted_object(json_of(*file, encoding))) : text_of(*file);
-    if (!is_json || !caption.empty())
-      return caption.substr(0, caption.find_last_not_of("\r\n") + 1);
+        is_json ? caption_member(parse_untrusted_object(json_of(file, encoding))) : text_of(file);
+    if (is_json && caption.empty()) break;
+    return caption.substr(0, caption.find_last_not_of("\r\n") + 1);
   }
   fs::path folder = picture.parent_path(), below = source.filename();
   for (fs::path rest = source.parent_path();; rest = rest.parent_path()) {
-    const auto table = table_of(folder, encoding);
-    const auto found = table->captions.find(below.string());
-    if (found != table->captions.end()) return found->second;
+    const Table& table = table_of(folder, encoding);
+    const auto found = table.find(below.string());
+    if (found != table.end()) return found->second;
     if (rest.empty()) return std::nullopt;
     below = rest.filename() / below;
     folder = folder.parent_path();
   }
 }
 
-std::string FolderCaptions::missing_text(const fs::path& picture,
-                                         const std::string& encoding) const {
-  std::string others;
-  const auto table = table_of(picture.parent_path(), encoding);
-  for (const auto& [extension, count] : table->others)
-    others += fmt::format("; beside it {} {}", with_commas(count), one_line(extension));
-  return fmt::format(
-      "no {} beside it{}", fs::path(picture).replace_extension(".txt").filename().string(), others);
-}
-
-int64_t FolderCaptions::other_tables() const {
-  const std::lock_guard lock(mutex_);
-  return std::count_if(
-      tables_.begin(), tables_.end(), [](const auto& item) { return item.second->is_other; });
-}
-
 std::string FolderCaptions::json_of(const fs::path& file, const std::string& encoding) const {
-  const std::string bytes = read_picture_file(file);
+  const std::string bytes = read_file(file.string());
   if (is_blank(bytes)) return "";
   CaptionText text = caption_text(bytes, encoding);
   if (text.text.empty()) throw DataError("{}: {}", printable(file.string()), text.fault);
@@ -217,12 +191,12 @@ std::string FolderCaptions::json_of(const fs::path& file, const std::string& enc
   return std::move(text.text);
 }
 
-std::shared_ptr<const FolderCaptions::Table> FolderCaptions::table_of(
-    const fs::path& folder, const std::string& encoding) const {
+const FolderCaptions::Table& FolderCaptions::table_of(const fs::path& folder,
+                                                      const std::string& encoding) const {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<const Table>& table = tables_[folder];
-  if (!table) table = std::make_shared<const Table>(read_table(folder, encoding));
-  return table;
+  const auto [place, is_new] = tables_.try_emplace(folder);
+  if (is_new) place->second = read_table(folder, encoding);
+  return place->second;
 }
 
 FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
@@ -230,31 +204,24 @@ FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
   Table table;
   std::vector<std::string> named, lines;  // metadata.csv comes before metadata.jsonl
   for (const fs::path path : files_in_folder(folder.string())) {
-    const std::string extension = lower_extension(path);
-    if (is_caption_name(path) && extension != ".txt" && extension != ".caption" &&
-        extension != ".json") {
+    if (is_table_name(path)) {
       named.push_back(path.string());
-    } else if (extension == ".jsonl") {
+    } else if (lower_extension(path) == ".jsonl") {
       lines.push_back(path.string());
     }
-    if (!is_picture_name(path) && !is_caption_name(path))
-      ++table.others[extension.empty() ? "without extension" : extension];
   }
   if (named.empty() && lines.size() != 1) return table;
   const std::string path = named.empty() ? lines.front() : named.back();
   std::string fault;
   try {
-    fault = lower_extension(path) == ".csv"
-                ? add_csv(text_of(path), table.captions)
-                : add_json_lines(json_of(path, encoding), table.captions);
+    fault = lower_extension(path) == ".csv" ? add_csv(text_of(path), table)
+                                            : add_json_lines(json_of(path, encoding), table);
   } catch (const DataError& error) {
     log_warning("data", "{}\n  None of its captions is used.", error.what());
-    table.captions.clear();
-    return table;
+    return {};
   }
-  table.is_other = named.empty() && !table.captions.empty();
   // Another .jsonl may be no table of pictures.
-  if (!fault.empty() && (!named.empty() || !table.captions.empty()))
+  if (!fault.empty() && (!named.empty() || !table.empty()))
     log_warning(
         "data", "{}: {}\n  Its captions from there on are not used.", printable(path), fault);
   return table;

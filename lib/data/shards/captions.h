@@ -5,7 +5,6 @@
 #include <atomic>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,8 +21,6 @@ namespace dalle2 {
 /// The text of a key; empty if it is absent or no text, or if `object` is no object.
 std::string text_member(const Json& object, const char* key);
 
-/// @param key of the config, or option, that names the encoding @throws ConfigError
-void check_caption_encoding(const std::string& encoding, const char* key);
 /// The caption of a sample, its field txt.
 CaptionText caption_of(const GroupedSample& sample, const std::string& encoding);
 /// What `lines` makes of a caption. @param random draws one of several lines
@@ -34,10 +31,8 @@ void note_caption(const CaptionText& caption,
                   const std::string& where,
                   DropLog& notes);
 
-/// The file of the same name with the extension .txt, .caption or .json, in small or large letters; else a
-/// link of such a name that leads to no file; else none.
-std::optional<std::filesystem::path> caption_file(const std::filesystem::path& picture);
-/// Whether caption_file() could give it, or it is metadata.jsonl or metadata.csv.
+/// Whether captions are read from a file of this name: .txt, .caption or .json, in small or large letters,
+/// metadata.jsonl or metadata.csv.
 bool is_caption_name(const std::filesystem::path& path);
 
 /// Captions of the pictures of a folder. A file of the same name comes first, then the tables of the
@@ -51,25 +46,16 @@ class FolderCaptions {
   std::optional<std::string> of(const std::filesystem::path& picture,
                                 const std::filesystem::path& source,
                                 const std::string& encoding) const;
-  /// "no tom.txt beside it", and what lies there that is not read.
-  std::string missing_text(const std::filesystem::path& picture, const std::string& encoding) const;
-  /// Tables that gave captions, of other names than metadata.
-  int64_t other_tables() const;
 
  private:
-  struct Table {
-    std::map<std::string, std::string> captions;  // by path below the folder
-    std::map<std::string, int64_t> others;        // files that are not read, by extension
-    bool is_other = false;                        // of another name than metadata
-  };
+  using Table = std::map<std::string, std::string>;  // captions by path below the folder
   /// The file as UTF-8. @throws DataError for one that is neither UTF-8 nor of the encoding
   std::string json_of(const std::filesystem::path& file, const std::string& encoding) const;
   Table read_table(const std::filesystem::path& folder, const std::string& encoding) const;
-  std::shared_ptr<const Table> table_of(const std::filesystem::path& folder,
-                                        const std::string& encoding) const;
+  const Table& table_of(const std::filesystem::path& folder, const std::string& encoding) const;
 
   mutable std::mutex mutex_;
-  mutable std::map<std::filesystem::path, std::shared_ptr<const Table>> tables_;
+  mutable std::map<std::filesystem::path, Table> tables_;
   mutable std::atomic<bool> told_of_encoding_ = false;
 };
 

@@ -35,220 +35,101 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A picture of the folder and its place in the shards.
-struct Planned : FolderPicture {
-  std::string key = "";
-};
+using Members = std::vector<std::pair<std::string, std::string>>;  // field, content
 
-/// What a sample is stored as.
-struct Sample {
-  std::string field, picture, source_json;
-  CaptionText caption;
-  bool grounded = false;
-  PictureFacts facts;
-};
-
-class Packer {
- public:
-  Packer(const std::string& from, const std::string& out, const PackOptions& options)
-      : from_(from), out_(out), options_(options) {
-    check_caption_encoding(options.captions.caption_encoding, "--caption-encoding");
-    find_pictures();
-    if (options.need_captions) leave_out_without_captions();
-    plan_shards();
-  }
-
-  PackReport run(const std::function<void(const PackProgress&)>& progress) {
-    progress_ = progress;
-    NewShards shards(out_, options_.overwrite);
-    for (const Shard& shard : shards_) {
-      write_shard(shard);
-      if (report_.stopped) return std::move(report_);
+/// Writes the shards as they were dealt, and counts them. The place of a sample without members stays
+/// empty, and a shard of such samples alone is not written.
+/// @param members_of a sample, by its number @return the names of the shards
+std::vector<std::string> write_shards(const std::vector<std::vector<size_t>>& dealt,
+                                      const std::string& out,
+                                      int64_t index_width,
+                                      const PackProgress& progress,
+                                      const std::function<Members(size_t)>& members_of,
+                                      PackReport& report) {
+  std::vector<std::string> files;
+  int64_t done = 0, total = 0;
+  for (const auto& shard : dealt) total += std::ssize(shard);
+  for (size_t shard = 0; shard < dealt.size(); ++shard) {
+    const std::string number = fmt::format("{:0{}}", shard, kShardWidth);
+    std::optional<TarWriter> tar;
+    for (size_t i = 0; i < dealt[shard].size(); ++i) {
+      report.stopped = stop_requested() != 0;
+      if (report.stopped) return {};
+      if (progress) progress(++done, total);
+      const Members members = members_of(dealt[shard][i]);
+      if (members.empty()) continue;
+      if (!tar) tar.emplace(NewShards::folder(out) + "/" + number + ".tar");
+      for (const auto& [field, content] : members)
+        tar->add(fmt::format("{}{:0{}}.{}", number, i, index_width, field), content);
+      ++report.packed;
     }
-    report_.shards = std::ssize(written_);
-    // They were counted before it was known that they are read.
-    if (captions_.other_tables() > 0) report_.other_files[".jsonl"] -= captions_.other_tables();
-    if (report_.shards > 0) report_.removed = shards.finish(written_);
-    return std::move(report_);
+    if (!tar) continue;
+    tar->commit();
+    files.push_back(number + ".tar");
   }
-
- private:
-  /// Pictures begin .. end - 1 and their file.
-  struct Shard {
-    std::string name;
-    size_t begin = 0, end = 0;
-  };
-  void find_pictures();
-  void leave_out_without_captions();
-  void plan_shards();
-  void write_shard(const Shard& shard);
-  CaptionText caption_of(const Planned& planned) const;
-  Sample make_sample(const Planned& planned) const;
-  std::optional<Sample> next_sample(const Shard& shard, size_t index);
-
-  fs::path from_;
-  std::string out_;
-  PackOptions options_;
-  std::vector<Planned> pictures_;
-  FolderCaptions captions_;
-  std::vector<Shard> shards_;
-  std::vector<std::string> written_;  // names of shards
-  PackReport report_;
-  std::function<void(const PackProgress&)> progress_;
-};
-
-void Packer::find_pictures() {
-  std::vector<std::string> captions;
-  std::set<std::string> named;  // pictures, without extensions
-  const auto without_extension = [](const std::string& source) {
-    return fs::path(source).replace_extension().string();
-  };
-  PictureListing listing = list_pictures(from_, Tars::kPassOver);
-  for (const std::string& source : listing.others) {
-    const std::string extension = lower_extension(source);
-    if (is_unread_extension(extension)) named.insert(without_extension(source));
-    if (extension == ".txt" || is_caption_name(source)) {
-      captions.push_back(source);
-    } else {
-      ++report_.other_files[extension.empty() ? "without extension" : extension];
-    }
-  }
-  for (const std::string& link : listing.lost) {
-    if (!is_picture_name(link)) continue;  // a caption: told of with its picture
-    named.insert(without_extension(link));
-    report_.skipped.push_back({link, "unreadable: a link that leads to no file"});
-  }
-  for (FolderPicture& picture : listing.pictures) {
-    named.insert(without_extension(picture.source));
-    pictures_.push_back({std::move(picture)});
-  }
-  std::erase_if(captions, [&](const std::string& source) {
-    if (is_caption_name(source) && named.contains(without_extension(source))) return true;
-    const std::string extension = lower_extension(source);
-    if (extension == ".json") ++report_.other_files[extension];  // notes rather than a caption
-    return extension != ".txt" && extension != ".caption";
-  });
-  std::sort(captions.begin(), captions.end());
-  report_.lonely_captions = std::move(captions);
-  report_.found = std::ssize(pictures_) + std::ssize(report_.skipped);
+  report.shards = std::ssize(files);
+  return files;
 }
 
-/// They have no place in a shard: its size is that of the samples it can hold.
-void Packer::leave_out_without_captions() {
-  std::erase_if(pictures_, [&](const Planned& picture) {
-    const CaptionText caption = caption_of(picture);
-    if (!caption.text.empty()) return false;
-    report_.skipped.push_back(
-        {picture.source, caption.fault.empty() ? "no caption" : caption.fault});
-    return true;
-  });
-  if (pictures_.empty()) {
-    throw DataError(
-        "{}: none of {} has a caption, such as a .txt file of the same name with a text in it.\n"
-        "  Write them, or pack the pictures without (leave --need-captions out).",
-        from_.string(),
-        counted(report_.found, "picture"));
+/// Caption files by name, without a picture of their name, be it of a kind that is read or not.
+std::vector<std::string> lonely_captions(const PictureListing& listing) {
+  std::set<std::string> named;
+  const auto stem = [](const std::string& source) {
+    return fs::path(source).replace_extension().string();
+  };
+  for (const FolderPicture& picture : listing.pictures) named.insert(stem(picture.source));
+  for (const std::string& other : listing.others) {
+    if (is_unread_extension(lower_extension(other))) named.insert(stem(other));
   }
+  std::vector<std::string> lonely;
+  for (const std::string& other : listing.others) {
+    const std::string extension = lower_extension(other);
+    const bool is_read = is_caption_name(other) && named.contains(stem(other));
+    if ((extension == ".txt" || extension == ".caption") && !is_read) lonely.push_back(other);
+  }
+  std::sort(lonely.begin(), lonely.end());
+  return lonely;
 }
 
 /// Without a file of it, there is no fault either.
-CaptionText Packer::caption_of(const Planned& planned) const {
+CaptionText read_caption(const FolderPicture& picture,
+                         const FolderCaptions& captions,
+                         const CaptionReadConfig& read) {
   CaptionText caption;
   try {
-    const auto bytes =
-        captions_.of(planned.path, planned.source, options_.captions.caption_encoding);
-    if (bytes) {
-      caption = caption_text(*bytes, options_.captions.caption_encoding);
-    } else if (const auto file = caption_file(planned.path); file && is_lost_link(*file)) {
-      caption.fault = "its caption is a link that leads to no file";
-    }
+    if (const auto bytes = captions.of(picture.path, picture.source, read.caption_encoding))
+      caption = caption_text(*bytes, read.caption_encoding);
   } catch (const DataError& error) {
     caption.fault = error.what();
   }
-  caption.text =
-      chosen_lines(std::move(caption.text), options_.captions.caption_lines, [] { return 0U; });
+  caption.text = chosen_lines(std::move(caption.text), read.caption_lines, [] { return 0U; });
   return caption;
 }
 
+/// Picture and notes, of which the report counts what is told.
 /// @throws DataError for a picture that cannot be used
-Sample Packer::make_sample(const Planned& planned) const {
-  Sample sample;
-  sample.picture = read_file(planned.path.string());
-  const size_t bytes = sample.picture.size();
-  const auto field = picture_field(sample.picture);
+Members picture_members(const FolderPicture& picture,
+                        const std::optional<Rgb>& ground,
+                        PackReport& report) {
+  std::string content = read_file(picture.path.string());
+  const size_t bytes = content.size();
+  auto field = picture_field(content);
   if (!field) throw DataError("neither JPEG, PNG nor WebP by content");
-  sample.field = *field;
-  sample.caption = caption_of(planned);
-  sample.facts = look_at_picture(sample.picture, planned.source);
-  sample.grounded = options_.ground && sample.facts.transparent;
-  if (sample.grounded) {  // the new file carries no EXIF, so it is turned too
-    const DecodeOptions as_shown{.apply_exif = true, .ground = options_.ground};
-    sample.picture = encode_png(decode_image(sample.picture, planned.source, as_shown));
-    sample.field = "png";
-    sample.facts = {};
+  PictureFacts facts = look_at_picture(content, picture.source);
+  const bool is_laid = ground && facts.transparent;
+  if (is_laid) {  // the new file carries no EXIF, so it is turned too
+    content =
+        encode_png(decode_image(content, picture.source, {.apply_exif = true, .ground = ground}));
+    field = "png";
+    facts = {};
+    ++report.grounded;
   }
-  sample.source_json = json_line({{"source", planned.source},
-                                  {"bytes", bytes},
-                                  {"ground", sample.grounded ? Json(*options_.ground) : Json()}});
-  return sample;
-}
-
-/// Deals the pictures and numbers them.
-void Packer::plan_shards() {
-  std::vector<std::string> paths;
-  for (const Planned& picture : pictures_) paths.push_back(picture.source);
-  const auto dealt = deal(paths, options_.deal);
-  std::vector<Planned> planned;
-  for (size_t shard = 0; shard < dealt.size(); ++shard) {
-    const std::string number = fmt::format("{:0{}}", shard, kShardWidth);
-    const size_t begin = planned.size();
-    for (const size_t picture : dealt[shard]) {
-      planned.push_back(std::move(pictures_[picture]));
-      planned.back().key =
-          fmt::format("{}{:0{}}", number, planned.size() - 1 - begin, options_.deal.index_width);
-    }
-    shards_.push_back({number + ".tar", begin, planned.size()});
-  }
-  pictures_ = std::move(planned);
-}
-
-/// The sample of a picture, counted; none if it is left out.
-std::optional<Sample> Packer::next_sample(const Shard& shard, size_t index) {
-  if (progress_) {
-    progress_({static_cast<int64_t>(index) + 1, std::ssize(pictures_), out_ + "/" + shard.name});
-  }
-  std::optional<Sample> sample;
-  try {
-    sample = make_sample(pictures_[index]);
-  } catch (const DataError& error) {
-    report_.skipped.push_back({pictures_[index].source, error.what()});
-    return std::nullopt;
-  }
-  ++report_.packed;
-  if (sample->caption.text.empty()) ++report_.without_caption;
-  note_caption(sample->caption, options_.captions, pictures_[index].source, report_.captions);
-  if (sample->grounded) ++report_.grounded;
-  report_.pictures.add(sample->facts);
-  return sample;
-}
-
-/// If all its pictures are broken, there is no file of it.
-void Packer::write_shard(const Shard& shard) {
-  std::optional<TarWriter> tar;
-  for (size_t i = shard.begin; i < shard.end; ++i) {
-    report_.stopped = stop_requested() != 0;
-    if (report_.stopped) return;
-    const auto sample = next_sample(shard, i);
-    if (!sample) continue;
-    const std::string& key = pictures_[i].key;
-    if (!tar) tar.emplace(NewShards::folder(out_) + "/" + shard.name);
-    tar->add(key + "." + sample->field, sample->picture);
-    if (!sample->caption.text.empty()) tar->add(key + ".txt", sample->caption.text);
-    tar->add(key + ".json", sample->source_json);
-  }
-  if (!tar) return;
-  tar->commit();
-  written_.push_back(shard.name);
+  report.pictures.add(facts);
+  return {{*field, std::move(content)},
+          {"json",
+           json_line({{"source", picture.source},
+                      {"bytes", bytes},
+                      {"ground", is_laid ? Json(*ground) : Json()}})}};
 }
 
 }  // namespace
@@ -256,52 +137,57 @@ void Packer::write_shard(const Shard& shard) {
 PackReport pack_folder(const std::string& from,
                        const std::string& out,
                        const PackOptions& options,
-                       const std::function<void(const PackProgress&)>& progress) {
-  return Packer(from, out, options).run(progress);
-}
-
-std::vector<std::string> describe_pack(const PackReport& report) {
-  std::vector<std::string> lines;
-  lines.push_back(fmt::format("{} of {} in {}",
-                              with_commas(report.packed),
-                              counted(report.found, "picture"),
-                              counted(report.shards, "shard")));
-  if (!report.removed.empty()) lines.push_back("removed: " + short_list(report.removed));
-  if (report.grounded > 0) {
-    lines.push_back(counted(report.grounded,
-                            "transparent picture was laid on the ground",
-                            "transparent pictures were laid on the ground"));
+                       const PackProgress& progress) {
+  check_caption_encoding(options.captions.caption_encoding, "--caption-encoding");
+  PictureListing listing = list_pictures(from, Tars::kPassOver);
+  std::vector<FolderPicture>& pictures = listing.pictures;
+  PackReport report{.found = std::ssize(pictures), .lonely_captions = lonely_captions(listing)};
+  const FolderCaptions captions;
+  const auto caption_of = [&](const FolderPicture& picture) {
+    return read_caption(picture, captions, options.captions);
+  };
+  // They have no place in a shard: its size is that of the samples it can hold.
+  std::erase_if(pictures, [&](const FolderPicture& picture) {
+    if (!options.need_captions) return false;
+    const CaptionText caption = caption_of(picture);
+    if (caption.text.empty())
+      report.skipped.push_back(
+          {picture.source, caption.fault.empty() ? "no caption" : caption.fault});
+    return caption.text.empty();
+  });
+  if (pictures.empty()) {
+    throw DataError(
+        "{}: none of {} has a caption, such as a .txt file of the same name with a text in it.\n"
+        "  Write them, or pack the pictures without (leave --need-captions out).",
+        from,
+        counted(report.found, "picture"));
   }
-  for (std::string& line : report.pictures.describe()) lines.push_back(std::move(line));
-  if (report.without_caption > 0) {
-    lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
-  }
-  if (!report.captions.empty()) lines.push_back(report.captions.report_all("captions"));
-  if (!report.lonely_captions.empty()) {
-    lines.push_back(fmt::format("{} of its name: {}",
-                                counted(std::ssize(report.lonely_captions),
-                                        "caption file was skipped, without a picture",
-                                        "caption files were skipped, each without a picture"),
-                                printable(short_list(report.lonely_captions))));
-  }
-  for (const auto& [extension, count] : report.other_files) {
-    if (count == 0 || !is_data_extension(extension)) continue;  // list_pictures() has told of them
-    lines.push_back(fmt::format("{} skipped: {}",
-                                counted(count, "other file was", "other files were"),
-                                one_line(extension)));
-  }
-  constexpr size_t kMostLines = 20;
-  for (size_t i = 0; i < std::min(report.skipped.size(), kMostLines); ++i) {
-    lines.push_back(fmt::format("left out: {} ({})",
-                                one_line(report.skipped[i].path),
-                                printable(report.skipped[i].reason)));
-  }
-  if (report.skipped.size() > kMostLines) {
-    lines.push_back(
-        fmt::format("left out: {} more",
-                    with_commas(static_cast<int64_t>(report.skipped.size() - kMostLines))));
-  }
-  return lines;
+  std::vector<std::string> paths;
+  for (const FolderPicture& picture : pictures) paths.push_back(picture.source);
+  const auto dealt = deal(paths, options.deal);
+  NewShards shards(out, options.overwrite);
+  const auto members_of = [&](size_t number) {
+    const FolderPicture& picture = pictures[number];
+    Members members;
+    try {
+      members = picture_members(picture, options.ground, report);
+    } catch (const DataError& error) {
+      report.skipped.push_back({picture.source, error.what()});
+      return members;
+    }
+    CaptionText caption = caption_of(picture);
+    note_caption(caption, options.captions, picture.source, report.captions);
+    if (caption.text.empty()) {
+      ++report.without_caption;
+    } else {
+      members.insert(members.begin() + 1, {"txt", std::move(caption.text)});
+    }
+    return members;
+  };
+  const std::vector<std::string> files =
+      write_shards(dealt, out, options.deal.index_width, progress, members_of, report);
+  if (!files.empty()) report.removed = shards.finish(files);
+  return report;
 }
 
 namespace {
@@ -332,22 +218,12 @@ void list_samples(const std::vector<std::string>& shards,
                     printable(shards[shard]),
                     printable(fault));
   }
-  const size_t before = samples.size();
-  for (const TarPlace& place : list.places) {
-    const auto name = split_member_name(place.name);
-    if (!name || is_meta_member(place.name)) continue;
-    if (samples.size() == before || samples.back().key != name->first) {
-      samples.push_back({.shard = shard,
-                         .place = samples.size() - before,
-                         .key = name->first,
-                         .path = {},
-                         .members = {}});
-    }
-    samples.back().members.emplace_back(name->second, place.offset);
-  }
-  for (size_t i = before; i < samples.size(); ++i) {
-    StoredSample& sample = samples[i];
-    sample.path = fmt::format("{:08}/{:08}", shard, i - before);
+  size_t place = 0;
+  for (ListedSample& listed : group_places(list.places)) {
+    StoredSample& sample = samples.emplace_back();
+    sample = {shard, place, std::move(listed.key), fmt::format("{:08}/{:08}", shard, place), {}};
+    sample.members = std::move(listed.members);
+    ++place;
     for (const auto& [field, offset] : sample.members) {
       if (field != "json") continue;
       const auto source = source_of(read_tar_member(shards[shard], offset).content);
@@ -356,90 +232,80 @@ void list_samples(const std::vector<std::string>& shards,
   }
 }
 
-/// Files of rows with one name but for the number of the shard.
-class ArrayFamily {
- public:
-  void add(int64_t shard, const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
+/// A file of one row a sample.
+struct RowFile {
+  std::string path;
+  NpyLayout layout;
+  size_t row_bytes = 0;
+
+  explicit RowFile(std::string name) : path(std::move(name)) {
     std::string begin(kMostNpyHeader, '\0');
+    std::ifstream file(path, std::ios::binary);
     file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
     begin.resize(static_cast<size_t>(file.gcount()));
-    const NpyLayout layout = parse_npy_layout(begin, fs::file_size(path), path);
-    const std::vector<int64_t> row(layout.shape.begin() + (layout.shape.empty() ? 0 : 1),
-                                   layout.shape.end());
-    if (layout.shape.empty() || (layout.fortran_order && layout.shape.size() > 1) ||
-        (!files_.empty() && (row != row_shape_ || layout.type != type_))) {
-      throw DataError(
-          "{}: expected rows like those of the other files, in C order\n  Remove the file, or make "
-          "it again.",
-          printable(path));
-    }
-    type_ = layout.type;
-    row_shape_ = row;
-    row_bytes_ = npy_item_size(type_);
-    for (const int64_t size : row) row_bytes_ *= static_cast<size_t>(size);
-    files_[shard] = {path, layout.data_begin, layout.shape.front()};
+    layout = parse_npy_layout(begin, fs::file_size(path), path);
+    row_bytes = npy_item_size(layout.type);
+    for (size_t i = 1; i < layout.shape.size(); ++i)
+      row_bytes *= static_cast<size_t>(layout.shape[i]);
   }
-  /// @return none if the shard has no file. @throws DataError for a row that is not in the file
-  std::string row(int64_t shard, int64_t index, const std::string& key) const {
-    const auto found = files_.find(shard);
-    if (found == files_.end()) return {};
-    const File& of_shard = found->second;
-    if (index < 0 || index >= of_shard.rows) {
+
+  /// Whether rows of the two can be in one file.
+  bool fits(const RowFile& other) const {
+    const auto& shape = layout.shape;
+    return !shape.empty() && !(layout.fortran_order && shape.size() > 1) &&
+           layout.type == other.layout.type &&
+           std::equal(shape.begin() + 1,
+                      shape.end(),
+                      other.layout.shape.begin() + 1,
+                      other.layout.shape.end());
+  }
+
+  /// @param key of the sample, for messages @throws DataError for a row that is not in the file
+  std::string row(int64_t index, const std::string& key) const {
+    if (index < 0 || index >= layout.shape.front()) {
       throw DataError(
           "{}: holds {} rows, and the sample {} has the row {} by the digits at the end of its key\n  Give "
           "their number with --index-width, or move these files away.",
-          printable(of_shard.path),
-          of_shard.rows,
+          printable(path),
+          layout.shape.front(),
           printable(key),
           index);
     }
-    std::string bytes(row_bytes_, '\0');
-    std::ifstream file(of_shard.path, std::ios::binary);
+    std::string bytes(row_bytes, '\0');
+    std::ifstream file(path, std::ios::binary);
     file.seekg(
-        static_cast<std::streamoff>(of_shard.begin + static_cast<uint64_t>(index) * row_bytes_));
-    if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
-      throw DataError("{}: row {} cannot be read", printable(of_shard.path), index);
-    }
+        static_cast<std::streamoff>(layout.data_begin + static_cast<uint64_t>(index) * row_bytes));
+    if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size())))
+      throw DataError("{}: row {} cannot be read", printable(path), index);
     return bytes;
   }
-  size_t row_bytes() const { return row_bytes_; }
-  std::string file_of(int64_t rows, const std::string& bytes) const {
-    std::vector<int64_t> shape = {rows};
-    shape.insert(shape.end(), row_shape_.begin(), row_shape_.end());
-    return format_npy(type_, shape, bytes);
-  }
-
- private:
-  struct File {
-    std::string path;
-    uint64_t begin = 0;
-    int64_t rows = 0;
-  };
-  NpyType type_ = NpyType::kFloat32;
-  std::vector<int64_t> row_shape_;
-  size_t row_bytes_ = 0;
-  std::map<int64_t, File> files_;
 };
 
-/// By what stands before the number: "img_emb/img_emb_".
-std::map<std::string, ArrayFamily> arrays_of(const std::string& folder) {
-  std::map<std::string, ArrayFamily> families;
+/// Files of rows by what stands before the number ("img_emb/img_emb_"), and by the number of the shard.
+std::map<std::string, std::map<int64_t, RowFile>> row_files_of(const std::string& folder) {
+  std::map<std::string, std::map<int64_t, RowFile>> families;
   for (const std::string& array : numbered_arrays(folder)) {
     const std::string stem = array.substr(0, array.size() - std::string(".npy").size());
-    families[stem.substr(0, stem.find_last_not_of("0123456789") + 1)].add(
-        *number_of_array(array), (fs::path(folder) / array).string());
+    auto& family = families[stem.substr(0, stem.find_last_not_of("0123456789") + 1)];
+    const RowFile file((fs::path(folder) / array).string());
+    family.emplace(*number_of_array(array), file);
+    if (!file.fits(family.begin()->second)) {
+      throw DataError(
+          "{}: expected rows like those of the other files, in C order\n  Remove the file, or make "
+          "it again.",
+          printable(file.path));
+    }
   }
   return families;
 }
 
 }  // namespace
 
-MixReport mix_shards(const std::string& from,
-                     const std::string& out,
-                     const DealOptions& options,
-                     bool overwrite,
-                     const std::function<void(int64_t done, int64_t total)>& progress) {
+PackReport mix_shards(const std::string& from,
+                      const std::string& out,
+                      const DealOptions& options,
+                      bool overwrite,
+                      const PackProgress& progress) {
   const std::vector<std::string> shards = shards_in_folder(from);
   std::vector<StoredSample> samples;
   for (size_t i = 0; i < shards.size(); ++i) list_samples(shards, i, samples);
@@ -449,58 +315,93 @@ MixReport mix_shards(const std::string& from,
   });
   std::vector<std::string> paths;
   for (const StoredSample& sample : samples) paths.push_back(sample.path);
-  const auto total = std::ssize(samples);
   const auto dealt = deal(paths, options);
-  std::map<std::string, ArrayFamily> families = arrays_of(from);
+  const auto families = row_files_of(from);
   // Rows of `shards embed` follow one another as the samples do, whatever their keys are.
   const bool follows_samples = fs::exists(fs::path(from) / kEmbeddingsManifest);
 
   NewShards made(out, overwrite);
-  const std::string part = NewShards::folder(out);
-  std::vector<std::string> files;  // made
-  MixReport report;
-  for (size_t shard = 0; shard < dealt.size(); ++shard) {
-    const std::string number = fmt::format("{:0{}}", shard, kShardWidth);
-    files.push_back(number + ".tar");
-    TarWriter tar(part + "/" + files.back());
-    std::map<std::string, std::string> rows;
-    for (size_t i = 0; i < dealt[shard].size(); ++i) {
-      if (stop_requested() != 0) {
-        report.stopped = true;
-        return report;
-      }
-      const StoredSample& sample = samples[dealt[shard][i]];
-      for (const auto& [field, offset] : sample.members) {
-        tar.add(fmt::format("{}{:0{}}.{}", number, i, options.index_width, field),
-                read_tar_member(shards[sample.shard], offset).content);
-      }
-      for (const auto& [prefix, family] : families) {
+  PackReport report{.unit = "sample", .found = std::ssize(samples)};
+  const auto members_of = [&](size_t number) {
+    Members members;
+    for (const auto& [field, offset] : samples[number].members)
+      members.emplace_back(field, read_tar_member(shards[samples[number].shard], offset).content);
+    return members;
+  };
+  std::vector<std::string> files =
+      write_shards(dealt, out, options.index_width, progress, members_of, report);
+  if (report.stopped) return report;
+  const std::string part = NewShards::folder(out) + "/";
+  for (const auto& [prefix, family] : families) {
+    const RowFile& like = family.begin()->second;
+    for (size_t shard = 0; shard < dealt.size(); ++shard) {
+      std::string rows;
+      for (const size_t number : dealt[shard]) {
+        const StoredSample& sample = samples[number];
+        const auto file = family.find(shard_number(shards[sample.shard]));
         const int64_t index = follows_samples
                                   ? static_cast<int64_t>(sample.place)
                                   : row_of_key(sample.key, options.index_width).value_or(-1);
-        std::string row = family.row(shard_number(shards[sample.shard]), index, sample.key);
-        report.absent_rows += row.empty() ? 1 : 0;
-        row.resize(family.row_bytes());
-        rows[prefix] += row;
+        report.absent_rows += file == family.end() ? 1 : 0;
+        rows += file == family.end() ? std::string(like.row_bytes, '\0')
+                                     : file->second.row(index, sample.key);
       }
-      ++report.samples;
-      if (progress) progress(report.samples, total);
-    }
-    tar.commit();
-    ++report.shards;
-    for (const auto& [prefix, family] : families) {
-      files.push_back(prefix + number + ".npy");
-      write_file_atomically(part + "/" + files.back(),
-                            family.file_of(std::ssize(dealt[shard]), rows[prefix]));
+      std::vector<int64_t> shape = like.layout.shape;
+      shape.front() = std::ssize(dealt[shard]);
+      files.push_back(fmt::format("{}{:0{}}.npy", prefix, shard, kShardWidth));
+      write_file_atomically(part + files.back(), format_npy(like.layout.type, shape, rows));
       ++report.arrays;
     }
   }
   for (const std::string& name : names_ending(from, ".json")) {
-    copy_file_atomically((fs::path(from) / name).string(), part + "/" + name);
+    copy_file_atomically((fs::path(from) / name).string(), part + name);
     files.push_back(name);
   }
   report.removed = made.finish(files);
   return report;
+}
+
+std::vector<std::string> describe_pack(const PackReport& report) {
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format("{} of {} in {}",
+                              with_commas(report.packed),
+                              counted(report.found, report.unit),
+                              counted(report.shards, "shard")));
+  if (!report.removed.empty()) lines.push_back("removed: " + short_list(report.removed));
+  if (report.arrays > 0) {
+    lines.push_back(fmt::format("{}, {} absent",
+                                counted(report.arrays, "file of rows", "files of rows"),
+                                counted(report.absent_rows, "row")));
+  }
+  if (report.grounded > 0) {
+    lines.push_back(counted(report.grounded,
+                            "transparent picture was laid on the ground",
+                            "transparent pictures were laid on the ground"));
+  }
+  for (std::string& line : report.pictures.describe()) lines.push_back(std::move(line));
+  if (report.without_caption > 0) {
+    lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
+  }
+  if (!report.captions.empty()) lines.push_back(report.captions.report_all("captions"));
+  if (!report.lonely_captions.empty()) {
+    lines.push_back(fmt::format("{} of its name: {}",
+                                counted(std::ssize(report.lonely_captions),
+                                        "caption file was skipped, without a picture",
+                                        "caption files were skipped, each without a picture"),
+                                printable(short_list(report.lonely_captions))));
+  }
+  constexpr size_t kMostLines = 20;
+  for (size_t i = 0; i < std::min(report.skipped.size(), kMostLines); ++i) {
+    lines.push_back(fmt::format("left out: {} ({})",
+                                one_line(report.skipped[i].path),
+                                printable(report.skipped[i].reason)));
+  }
+  if (report.skipped.size() > kMostLines) {
+    lines.push_back(
+        fmt::format("left out: {} more",
+                    with_commas(std::ssize(report.skipped) - static_cast<int64_t>(kMostLines))));
+  }
+  return lines;
 }
 
 }  // namespace dalle2

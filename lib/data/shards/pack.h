@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,26 +24,25 @@ struct PackOptions {
   bool overwrite = false;  ///< replace the shards that are there
 };
 
-struct PackProgress {
-  int64_t pictures = 0, total = 0;  ///< done, and of how many
-  std::string shard;                ///< the file at work
-};
-
 /// What became of a folder.
 struct PackReport {
   struct Skipped {
     std::string path, reason;
   };
+  const char* unit = "picture";  ///< "sample" of a set that was mixed
   int64_t found = 0, packed = 0, without_caption = 0, shards = 0;
-  int64_t grounded = 0;                        ///< laid on the ground
-  PictureTally pictures;                       ///< as they are packed
-  std::vector<Skipped> skipped;                ///< pictures that are in no shard
-  DropLog captions;                            ///< notes on captions
-  std::vector<std::string> lonely_captions;    ///< caption files without a picture of their name
-  std::map<std::string, int64_t> other_files;  ///< by extension: neither pictures nor .txt by name
-  std::vector<std::string> removed;            ///< names of shards and arrays that were there
-  bool stopped = false;                        ///< by a signal: OUT is as it was
+  int64_t grounded = 0;                           ///< laid on the ground
+  PictureTally pictures = {};                     ///< as they are packed
+  std::vector<Skipped> skipped = {};              ///< pictures that are in no shard
+  DropLog captions = {};                          ///< notes on captions
+  std::vector<std::string> lonely_captions = {};  ///< caption files without a picture of their name
+  int64_t arrays = 0;       ///< files of rows (embeddings) that were dealt with the samples
+  int64_t absent_rows = 0;  ///< of them, which became zero: the mark of an absent embedding
+  std::vector<std::string> removed = {};  ///< names of shards and arrays that were there
+  bool stopped = false;                   ///< by a signal: OUT is as it was
 };
+
+using PackProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Packs the jpg, jpeg, png and webp files below `from`, as deal() divides them, into OUT/000000.tar and
 /// so on. A sample KEY has KEY.jpg (or png, webp, by content), KEY.txt and KEY.json (its source).
@@ -56,28 +54,20 @@ struct PackReport {
 PackReport pack_folder(const std::string& from,
                        const std::string& out,
                        const PackOptions& options,
-                       const std::function<void(const PackProgress&)>& progress = {});
-
-/// The report as lines for people.
-std::vector<std::string> describe_pack(const PackReport& report);
-
-struct MixReport {
-  int64_t samples = 0, shards = 0;
-  int64_t arrays = 0;       ///< files of rows (embeddings) that were dealt with the samples
-  int64_t absent_rows = 0;  ///< of them, which became zero: the mark of an absent embedding
-  std::vector<std::string> removed;  ///< names of shards and arrays that were there
-  bool stopped = false;              ///< by a signal: OUT is as it was
-};
+                       const PackProgress& progress = {});
 
 /// Deals the samples of the uncompressed tars in `from` anew, with all their members. A sample's path
 /// for deal() is the `source` in its .json, else its shard and key. Rows of the .npy files that belong
 /// to the shards by their number are dealt in the same way; .json files beside the shards are copied.
 /// `options.index_width` holds for the old keys and the new ones. All is written beside what OUT holds (NewShards), and takes its place at the end.
 /// @throws ConfigError as NewShards and deal(); DataError for a shard that cannot be read to its end
-MixReport mix_shards(const std::string& from,
-                     const std::string& out,
-                     const DealOptions& options,
-                     bool overwrite = false,
-                     const std::function<void(int64_t done, int64_t total)>& progress = {});
+PackReport mix_shards(const std::string& from,
+                      const std::string& out,
+                      const DealOptions& options,
+                      bool overwrite = false,
+                      const PackProgress& progress = {});
+
+/// The report as lines for people.
+std::vector<std::string> describe_pack(const PackReport& report);
 
 }  // namespace dalle2

@@ -116,9 +116,7 @@ std::optional<std::string> picture_field(const std::string& content) {
 
 PictureShards::PictureShards(const std::string& folder, FolderOrder order)
     : folder_(folder), captions_(std::make_shared<const FolderCaptions>()), order_(order) {
-  PictureListing listing = list_pictures(folder, Tars::kPassOver);
-  warn_of_lost_links(folder, listing.lost);
-  pictures_ = std::move(listing.pictures);
+  pictures_ = list_pictures(folder, Tars::kPassOver).pictures;
   // Shards of a few pictures have uneven shares of small folders, and few shards suit few processes.
   const int64_t wanted = std::clamp(pictures() / kUsualInShard, kLeastShards, kMostShards);
   const int64_t per_shard =

@@ -66,6 +66,18 @@ bool is_meta_member(const std::string& name) {
   return top.size() >= 4 && top.starts_with("__") && top.ends_with("__");
 }
 
+std::vector<ListedSample> group_places(const std::vector<TarPlace>& places) {
+  std::vector<ListedSample> samples;
+  for (const TarPlace& place : places) {
+    auto name = split_member_name(place.name);
+    if (!name || is_meta_member(place.name)) continue;
+    if (samples.empty() || samples.back().key != name->first)
+      samples.push_back({std::move(name->first), {}});
+    samples.back().members.emplace_back(std::move(name->second), place.offset);
+  }
+  return samples;
+}
+
 const std::string* GroupedSample::find(std::initializer_list<const char*> names) const {
   for (const char* name : names) {
     const auto found = fields.find(name);

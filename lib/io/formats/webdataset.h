@@ -24,6 +24,14 @@ std::optional<std::pair<std::string, std::string>> split_member_name(const std::
 /// True for `__x__` at top level and all that lies below a top folder of such a name.
 bool is_meta_member(const std::string& name);
 
+/// Members of a plain tar with the same key that follow each other.
+struct ListedSample {
+  std::string key;
+  std::vector<std::pair<std::string, uint64_t>> members;  ///< field as stored, offset in the tar
+};
+/// Those that list_tar() found; what makes no sample is left out.
+std::vector<ListedSample> group_places(const std::vector<TarPlace>& places);
+
 /// Fields that are pictures; of several in a sample the first of these is used.
 inline constexpr std::array kPictureFields = {"jpg", "jpeg", "png", "webp", "jfif"};
 

@@ -11,12 +11,11 @@
 #include <memory>
 #include <utility>
 
+#include "base/error.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {
 namespace {
-
-constexpr const char* kLineEnds = "\r\n";
 
 /// The encoding that a mark or the zeros of UTF-16 show; empty without. Takes the mark off. Text of few
 /// letters beyond Latin has a 0 in more than half of its units of UTF-16, all on the same side.
@@ -55,17 +54,6 @@ std::optional<std::string> decoded(std::string_view bytes, const std::string& en
   return U_SUCCESS(code) && is_utf8(utf8) ? std::optional(utf8) : std::nullopt;
 }
 
-/// Calls `f` with each line that is not blank, until it returns false.
-template <class F>
-void each_line(std::string_view text, const F& f) {
-  while (!text.empty()) {
-    const size_t end = std::min(text.find_first_of(kLineEnds), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (!is_blank(line) && !f(line)) return;
-  }
-}
-
 }  // namespace
 
 bool is_blank(std::string_view text) {
@@ -99,7 +87,7 @@ CaptionText caption_text(std::string_view bytes, const std::string& encoding) {
     caption = {.fault = "its caption is empty"};
   } else {
     caption.text = std::move(*text);
-    each_line(caption.text, [&](std::string_view) { return ++caption.lines > 0; });
+    caption.lines = std::ssize(text_lines(caption.text));
   }
   return caption;
 }
@@ -110,23 +98,25 @@ std::optional<std::string> unicode_text(std::string bytes) {
   return known.empty() ? bytes : decoded(rest, known);
 }
 
-std::string caption_line(std::string_view text, int64_t number) {
-  std::string_view found = text;
-  each_line(text, [&](std::string_view line) {
-    found = line;
-    return number-- > 0;
-  });
-  return std::string(found);
+std::vector<std::string> text_lines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of("\r\n"), text.size());
+    if (!is_blank(text.substr(0, end))) lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
 }
 
-std::optional<std::string> encoding_fault(const std::string& name) {
+void check_caption_encoding(const std::string& encoding, const char* key) {
   UErrorCode code = U_ZERO_ERROR;
-  ucnv_close(ucnv_open(name.c_str(), &code));
-  if (U_SUCCESS(code) && !name.empty()) return std::nullopt;
-  return fmt::format(
-      "ICU has no encoding \"{}\"; common ones are windows-1252, windows-1251, "
+  ucnv_close(ucnv_open(encoding.c_str(), &code));
+  if (U_SUCCESS(code) && !encoding.empty()) return;
+  throw ConfigError(
+      "{}: ICU has no encoding \"{}\"; common ones are windows-1252, windows-1251, "
       "iso-8859-2, koi8-r, shift_jis, euc-kr, gb18030 and big5",
-      printable(name));
+      key,
+      printable(encoding));
 }
 
 }  // namespace dalle2

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace dalle2 {
 
@@ -21,11 +22,12 @@ struct CaptionText {
 CaptionText caption_text(std::string_view bytes, const std::string& encoding);
 /// A file of several captions: with a mark, or in UTF-16, as UTF-8, another as it is; none if it is damaged.
 std::optional<std::string> unicode_text(std::string bytes);
-/// A line of a caption. @param number from 0, of those that are not blank
-std::string caption_line(std::string_view text, int64_t number);
+/// The lines of a caption that are not blank.
+std::vector<std::string> text_lines(std::string_view text);
 /// Whether a text is only white space, characters without width and control characters.
 bool is_blank(std::string_view text);
-/// Why ICU cannot open an encoding, and which it could; none if it can.
-std::optional<std::string> encoding_fault(const std::string& name);
+/// @param key of the config, or option, that names the encoding
+/// @throws ConfigError if ICU cannot open it, with some that it could
+void check_caption_encoding(const std::string& encoding, const char* key);
 
 }  // namespace dalle2

@@ -115,9 +115,25 @@ DealOptions deal_options(const ShardsMakeCommand& command) {
           .index_width = command.index_width};
 }
 
-ExitCode stopped() {
-  std::printf("stopped by a signal; no shard was written\n");
-  return ExitCode::kStopped;
+PackProgress live_progress(const char* unit) {
+  return [unit](int64_t done, int64_t total) {
+    log_live(fmt::format("{} of {}", with_commas(done), counted(total, unit)));
+  };
+}
+
+/// @param next the command that comes after
+ExitCode tell(const ShardsMakeCommand& command, const PackReport& report, const char* next) {
+  log_live("");
+  if (report.stopped) {
+    std::printf("stopped by a signal; no shard was written\n");
+    return ExitCode::kStopped;
+  }
+  for (const std::string& line : describe_pack(report)) std::printf("%s\n", line.c_str());
+  if (report.packed == 0)
+    throw DataError(
+        "{}: not one usable {}, so no shard was written", command.from_folder, report.unit);
+  std::printf("next: dalle2-train %s %s\n", next, command.out_folder.c_str());
+  return ExitCode::kDone;
 }
 
 ExitCode mix(const ShardsMakeCommand& command) {
@@ -128,27 +144,13 @@ ExitCode mix(const ShardsMakeCommand& command) {
         "of pictures again.",
         printable(command.from_folder));
   }
-  const MixReport report =
-      mix_shards(command.from_folder,
-                 command.out_folder,
-                 deal_options(command),
-                 command.overwrite,
-                 [](int64_t done, int64_t total) {
-                   log_live(fmt::format("{} of {}", with_commas(done), counted(total, "sample")));
-                 });
-  log_live("");
-  if (report.stopped) return stopped();
-  if (!report.removed.empty()) std::printf("removed: %s\n", short_list(report.removed).c_str());
-  std::printf("%s in %s\n",
-              counted(report.samples, "sample").c_str(),
-              counted(report.shards, "shard").c_str());
-  if (report.arrays > 0) {
-    std::printf("%s, %s absent\n",
-                counted(report.arrays, "file of rows", "files of rows").c_str(),
-                counted(report.absent_rows, "row").c_str());
-  }
-  std::printf("next: dalle2-train shards check %s\n", command.out_folder.c_str());
-  return ExitCode::kDone;
+  return tell(command,
+              mix_shards(command.from_folder,
+                         command.out_folder,
+                         deal_options(command),
+                         command.overwrite,
+                         live_progress("sample")),
+              "shards check");
 }
 
 using nlohmann::json;
@@ -380,7 +382,8 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
   }
   std::optional<Rgb> ground;
   if (command.ground) ground = rgb_from_text("--ground", *command.ground);
-  const PackReport report =
+  return tell(
+      command,
       pack_folder(command.from_folder,
                   command.out_folder,
                   {.deal = deal_options(command),
@@ -390,20 +393,8 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                                 .caption_lines = command.first_line_only ? CaptionLines::first
                                                                          : CaptionLines::all},
                    .overwrite = command.overwrite},
-                  [](const PackProgress& progress) {
-                    log_live(fmt::format("{} of {}, {}",
-                                         with_commas(progress.pictures),
-                                         counted(progress.total, "picture"),
-                                         progress.shard));
-                  });
-  log_live("");
-  if (report.stopped) return stopped();
-  for (const std::string& line : describe_pack(report)) std::printf("%s\n", line.c_str());
-  if (report.packed == 0) {
-    throw DataError("{}: not one usable picture, so no shard was written", command.from_folder);
-  }
-  std::printf("next: dalle2-train init %s\n", command.out_folder.c_str());
-  return ExitCode::kDone;
+                  live_progress("picture")),
+      "init");
 }
 
 void run_shards_order(const ShardsOrderCommand& command) {
