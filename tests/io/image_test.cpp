@@ -157,10 +157,7 @@ TEST_CASE("transparency is read, resized and laid on a ground as with Pillow", "
 
     const int left = one.at("left"), top = one.at("top");
     const Image resized = crop_resize(image,
-                                      left,
-                                      top,
-                                      image.width - left,
-                                      image.height - top,
+                                      {left, top, image.width - left, image.height - top},
                                       7,
                                       5,
                                       interpolation_from_name(one.at("mode")));
@@ -271,13 +268,10 @@ TEST_CASE("pictures are turned by their EXIF orientation as with Pillow, if aske
     box.left = static_cast<int>(random() % static_cast<unsigned>(image.width - box.width + 1));
     box.top = static_cast<int>(random() % static_cast<unsigned>(image.height - box.height + 1));
     CHECK(EncodedImage(file, name, {.apply_exif = true}).crop(box).pixels ==
-          crop(image, box.left, box.top, box.width, box.height).pixels);
-    CHECK(
-        EncodedImage(file, name, {.apply_exif = true})
-            .crop_resize(box, 7, 5, Interpolation::kBicubic)
-            .pixels ==
-        crop_resize(image, box.left, box.top, box.width, box.height, 7, 5, Interpolation::kBicubic)
-            .pixels);
+          crop(image, box).pixels);
+    CHECK(EncodedImage(file, name, {.apply_exif = true})
+              .crop_resize(box, 7, 5, Interpolation::kBicubic)
+              .pixels == crop_resize(image, box, 7, 5, Interpolation::kBicubic).pixels);
   }
   CHECK(all.size() >= 30);
 }
@@ -291,14 +285,12 @@ TEST_CASE("crops resize bit for bit as with Pillow in all six modes", "[image][p
   const json all = cases().at("resize");
   for (const json& one : all) {
     INFO(one.dump());
-    const Image resized = crop_resize(image,
-                                      one.at("left"),
-                                      one.at("top"),
-                                      one.at("width"),
-                                      one.at("height"),
-                                      one.at("out_width"),
-                                      one.at("out_height"),
-                                      interpolation_from_name(one.at("mode")));
+    const Image resized =
+        crop_resize(image,
+                    {one.at("left"), one.at("top"), one.at("width"), one.at("height")},
+                    one.at("out_width"),
+                    one.at("out_height"),
+                    interpolation_from_name(one.at("mode")));
     REQUIRE(resized.pixels.size() ==
             3 * one.at("out_width").get<size_t>() * one.at("out_height").get<size_t>());
     CHECK(largest_difference(next, resized.pixels) == 0);
@@ -310,7 +302,7 @@ TEST_CASE("crops resize bit for bit as with Pillow in all six modes", "[image][p
 TEST_CASE("a picture that needs room of its own is resized like others") {
   Image large{4000, 3000, {}};
   large.pixels.resize(3 * 4000 * 3000, 7);
-  const Image small = crop_resize(large, 0, 0, 4000, 3000, 3999, 8, Interpolation::kBilinear);
+  const Image small = crop_resize(large, {0, 0, 4000, 3000}, 3999, 8, Interpolation::kBilinear);
   CHECK(small.pixels == std::vector<uint8_t>(small.pixels.size(), 7));
 }
 
@@ -348,15 +340,15 @@ TEST_CASE("flip and crop move pixels and nothing else") {
     }
   }
   CHECK(flip_horizontally(flipped).pixels == image.pixels);
-  const Image inner = crop(image, 1, 1, 2, 2);
+  const Image inner = crop(image, {1, 1, 2, 2});
   CHECK(std::memcmp(inner.pixels.data(), &image.pixels[3 * (5 + 1)], 6) == 0);
-  const Image wider = crop(image, -1, -2, 7, 7);  // a black frame
+  const Image wider = crop(image, {-1, -2, 7, 7});  // a black frame
   CHECK(wider.pixels[0] == 0);
   CHECK(std::memcmp(&wider.pixels[3 * (7 * 2 + 1)], image.pixels.data(), 15) == 0);
   CHECK(std::all_of(
       wider.pixels.end() - 3 * 7 * 2, wider.pixels.end(), [](uint8_t v) { return v == 0; }));
-  CHECK(crop(image, 9, 9, 2, 2).pixels == std::vector<uint8_t>(12, 0));
-  CHECK(crop(image, 9, 9, 2, 2, 200).pixels == std::vector<uint8_t>(12, 200));
+  CHECK(crop(image, {9, 9, 2, 2}).pixels == std::vector<uint8_t>(12, 0));
+  CHECK(crop(image, {9, 9, 2, 2}, 200).pixels == std::vector<uint8_t>(12, 200));
 }
 
 TEST_CASE("what is no picture is refused by name") {

@@ -149,7 +149,7 @@ TEST_CASE("a crop of a JPEG is the same, bit for bit, without the rest being dec
                    << box.top);
       EncodedImage encoded(file, "part.jpg");
       const Image part = encoded.crop(box);
-      REQUIRE(part.pixels == crop(whole, box.left, box.top, box.width, box.height).pixels);
+      REQUIRE(part.pixels == crop(whole, box).pixels);
     }
   }
 }
@@ -167,7 +167,7 @@ TEST_CASE("a crop of a JPEG at a smaller scale is that of the whole at this scal
     INFO("file " << i << " 1/" << denominator << " box " << box.width << "x" << box.height << " at "
                  << box.left << ", " << box.top);
     const Image part = read_scaled(file, box, denominator);
-    REQUIRE(part.pixels == crop(whole, box.left, box.top, box.width, box.height).pixels);
+    REQUIRE(part.pixels == crop(whole, box).pixels);
   }
 }
 
@@ -189,14 +189,7 @@ TEST_CASE("a JPEG resamples the same whether it was decoded before or on the way
                  << box.top << " to " << width << "x" << height << " mode "
                  << static_cast<int>(mode));
     EncodedImage encoded(file, "part.jpg");
-    const Image expected = crop_resize(decode_image(file, "whole.jpg"),
-                                       box.left,
-                                       box.top,
-                                       box.width,
-                                       box.height,
-                                       width,
-                                       height,
-                                       mode);
+    const Image expected = crop_resize(decode_image(file, "whole.jpg"), box, width, height, mode);
     REQUIRE(encoded.crop_resize(box, width, height, mode).pixels == expected.pixels);
   }
 }

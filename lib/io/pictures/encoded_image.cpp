@@ -272,24 +272,11 @@ EncodedImage::EncodedImage(const std::string& content, std::string origin, Decod
 
 EncodedImage::~EncodedImage() = default;
 
-void EncodedImage::check(const CropBox& box) const {
-  D2_CHECK(box.left >= 0 && box.top >= 0 && box.width > 0 && box.height > 0 &&
-               box.left + box.width <= width_ && box.top + box.height <= height_,
-           "box {}x{} at ({}, {}) of a {}x{} picture",
-           box.width,
-           box.height,
-           box.left,
-           box.top,
-           width_,
-           height_);
-}
-
 Image EncodedImage::crop(const CropBox& box) {
-  check(box);
+  check_box(box, width_, height_);
   if (!jpeg_) {
     const bool whole = box.width == width_ && box.height == height_;
-    return whole ? std::move(decoded_)
-                 : dalle2::crop(decoded_, box.left, box.top, box.width, box.height);
+    return whole ? std::move(decoded_) : dalle2::crop(decoded_, box);
   }
   const RealBox stored = stored_box(real(box), orientation_, jpeg_->width(), jpeg_->height());
   Image image = read_box(*jpeg_, touched(stored), 1);
@@ -300,11 +287,8 @@ Image EncodedImage::crop_resize(const CropBox& box,
                                 int out_width,
                                 int out_height,
                                 Interpolation mode) {
-  check(box);
-  if (!jpeg_) {
-    return dalle2::crop_resize(
-        decoded_, box.left, box.top, box.width, box.height, out_width, out_height, mode);
-  }
+  check_box(box, width_, height_);
+  if (!jpeg_) return dalle2::crop_resize(decoded_, box, out_width, out_height, mode);
   // Where single pixels are picked, others would be.
   const bool scales = options_.fast_jpeg && mode != Interpolation::kNearest;
   const int denominator = scales ? largest_denominator(box, out_width, out_height) : 1;

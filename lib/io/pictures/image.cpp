@@ -70,17 +70,29 @@ Image turned(const Image& image, int orientation) {
   return out;
 }
 
-Image crop(const Image& image, int left, int top, int width, int height, uint8_t outside) {
+void check_box(const CropBox& box, int width, int height) {
+  D2_CHECK(box.left >= 0 && box.top >= 0 && box.width > 0 && box.height > 0 &&
+               box.left + box.width <= width && box.top + box.height <= height,
+           "box {}x{} at ({}, {}) of a {}x{} picture",
+           box.width,
+           box.height,
+           box.left,
+           box.top,
+           width,
+           height);
+}
+
+Image crop(const Image& image, const CropBox& box, uint8_t outside) {
   if (!image.alpha.empty()) {
-    return change_with_alpha(image, /*blends=*/false, [&](const Image& part) {
-      return crop(part, left, top, width, height, outside);
-    });
+    return change_with_alpha(
+        image, /*blends=*/false, [&](const Image& part) { return crop(part, box, outside); });
   }
-  Image result{width, height, {}};
-  result.pixels.resize(3 * static_cast<size_t>(width) * static_cast<size_t>(height), outside);
-  const cv::Rect box(left, top, width, height);
-  const cv::Rect inside = box & cv::Rect(0, 0, image.width, image.height);
-  if (!inside.empty()) pixels_of(image)(inside).copyTo(pixels_of(result)(inside - box.tl()));
+  const cv::Rect wanted(box.left, box.top, box.width, box.height);
+  Image result{box.width, box.height, {}};
+  result.pixels.resize(3 * static_cast<size_t>(box.width) * static_cast<size_t>(box.height),
+                       outside);
+  const cv::Rect inside = wanted & cv::Rect(0, 0, image.width, image.height);
+  if (!inside.empty()) pixels_of(image)(inside).copyTo(pixels_of(result)(inside - wanted.tl()));
   return result;
 }
 
@@ -101,6 +113,15 @@ Rgb rgb_from_text(const char* option, const std::string& text) {
       "{} {}: expected white, black or red, green and blue from 0 to 255, as in 255,240,200",
       option,
       printable(text));
+}
+
+void split_colours(const Image& image, uint8_t* planes) {
+  cv::Mat parts[3];
+  for (cv::Mat& part : parts) {
+    part = cv::Mat1b(image.height, image.width, planes);
+    planes += part.total();
+  }
+  cv::split(pixels_of(image), parts);
 }
 
 void lay_on(Image& image, const Rgb& ground) {

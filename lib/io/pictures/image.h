@@ -71,7 +71,7 @@ struct PictureFacts {
 /// Decodes the whole picture. @throws DataError as decode_image does
 PictureFacts look_at_picture(const std::string& content, const std::string& origin);
 
-/// What the first chunk of a PNG says.
+/// What a PNG says before its pixels.
 struct PngHeader {
   int64_t width = 0, height = 0;  ///< pixels
   int channels = 0;               ///< 1 grey or palette, 2 grey and alpha, 3, 4
@@ -102,8 +102,6 @@ class EncodedImage {
   Image crop_resize(const CropBox& box, int out_width, int out_height, Interpolation mode);
 
  private:
-  void check(const CropBox& box) const;
-
   std::string origin_;
   DecodeOptions options_;
   int width_ = 0, height_ = 0;
@@ -116,23 +114,20 @@ class EncodedImage {
 /// "white", "black" or "R,G,B" of 0 to 255. @param option names it in the message @throws ConfigError
 Rgb rgb_from_text(const char* option, const std::string& text);
 
+/// The colours one after the other. @param planes [3, height, width]
+void split_colours(const Image& image, uint8_t* planes);
+
 /// Blends the picture onto a colour. It has no alpha afterwards.
 void lay_on(Image& image, const Rgb& ground);
 
-/// Crops `left, top, width, height` (inside the image), then resamples to the size: torchvision's
-/// resized_crop on a Pillow image, bit-equal. Pixels outside the crop have no influence.
-Image crop_resize(const Image& image,
-                  int left,
-                  int top,
-                  int width,
-                  int height,
-                  int out_width,
-                  int out_height,
-                  Interpolation mode);
+/// Crops the box (inside the image), then resamples to the size: torchvision's resized_crop on a Pillow
+/// image, bit-equal. Pixels outside the crop have no influence.
+Image crop_resize(
+    const Image& image, const CropBox& box, int out_width, int out_height, Interpolation mode);
 
 Image flip_horizontally(const Image& image);
 /// @param outside value of the pixels of the box that are not of the picture
-Image crop(const Image& image, int left, int top, int width, int height, uint8_t outside = 0);
+Image crop(const Image& image, const CropBox& box, uint8_t outside = 0);
 
 /// The resolve_interpolation_mode names: bilinear bicubic box nearest nearest_exact hamming
 /// lanczos.

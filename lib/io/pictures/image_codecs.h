@@ -54,6 +54,9 @@ inline bool mirrors_x(int orientation) {
 inline bool mirrors_y(int orientation) {
   return orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
 }
+/// A contract: the box lies inside of a picture of this size.
+void check_box(const CropBox& box, int width, int height);
+
 /// The picture turned as its orientation says.
 Image turned(const Image& image, int orientation);
 

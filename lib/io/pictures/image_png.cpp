@@ -36,7 +36,7 @@ struct Reader {
   png_uint_32 width = 0, height = 0;
   int depth = 0, colour_type = 0;
 
-  explicit Reader(const std::string& content) : next(content.data()), left(content.size()) {
+  explicit Reader(std::string_view content) : next(content.data()), left(content.size()) {
     handle = png_create_read_struct(PNG_LIBPNG_VER_STRING, &error, on_error, on_warning);
     info = handle != nullptr ? png_create_info_struct(handle) : nullptr;
     if (info == nullptr) {
@@ -216,19 +216,9 @@ Image decode_png(const std::string& content,
 }
 
 std::optional<PngHeader> png_header(std::string_view content) {
-  // The chunk comes first: width, height, bit depth, colour type (PNG, 11.2.2).
-  constexpr size_t kHeaderEnd = 26;
-  if (content.size() < kHeaderEnd || !content.starts_with("\x89PNG\r\n\x1a\n") ||
-      content.substr(12, 4) != "IHDR")
-    return std::nullopt;
-  const auto number = [&](size_t at) {
-    int64_t value = 0;
-    for (size_t i = at; i < at + 4; ++i)
-      value = value * 256 + static_cast<unsigned char>(content[i]);
-    return value;
-  };
-  const auto type = static_cast<unsigned char>(content[25]);  // bits: 2 colour, 4 alpha
-  return PngHeader{number(16), number(20), ((type & 2) ? 3 : 1) + ((type & 4) ? 1 : 0)};
+  Reader reader(content);
+  if (!read_header(reader)) return std::nullopt;
+  return PngHeader{reader.width, reader.height, stored_channels(reader.colour_type)};
 }
 
 std::string encode_png(const Image& image) {

@@ -7,11 +7,11 @@
 #include "io/pictures/image_codecs.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 namespace dalle2 {
 namespace {
@@ -299,58 +299,33 @@ Image resample(const Image& image,
   return resampler.finish();
 }
 
-Image crop_resize(const Image& image,
-                  int left,
-                  int top,
-                  int width,
-                  int height,
-                  int out_width,
-                  int out_height,
-                  Interpolation mode) {
-  D2_CHECK(left >= 0 && top >= 0 && width > 0 && height > 0 && left + width <= image.width &&
-               top + height <= image.height && out_width > 0 && out_height > 0,
-           "crop {}x{} at ({}, {}) of a {}x{} picture to {}x{}",
-           width,
-           height,
-           left,
-           top,
-           image.width,
-           image.height,
-           out_width,
-           out_height);
+Image crop_resize(
+    const Image& image, const CropBox& box, int out_width, int out_height, Interpolation mode) {
+  check_box(box, image.width, image.height);
+  D2_CHECK(out_width > 0 && out_height > 0, "{}x{} pixels", out_width, out_height);
   if (!image.alpha.empty()) {
     return change_with_alpha(image, mode != Interpolation::kNearest, [&](const Image& part) {
-      return crop_resize(part, left, top, width, height, out_width, out_height, mode);
+      return crop_resize(part, box, out_width, out_height, mode);
     });
   }
-  return resample(image,
-                  {left, top, width, height},
-                  {0, 0, static_cast<double>(width), static_cast<double>(height)},
-                  out_width,
-                  out_height,
-                  mode);
+  const RealBox whole{0, 0, static_cast<double>(box.width), static_cast<double>(box.height)};
+  return resample(image, box, whole, out_width, out_height, mode);
 }
 
 Interpolation interpolation_from_name(const std::string& name) {
-  struct Row {
-    const char* name;
-    Interpolation mode;
-  };
   // Pillow has one nearest mode, which already is what torch calls nearest-exact.
-  constexpr std::array<Row, 7> kRows = {{
+  constexpr std::pair<const char*, Interpolation> kRows[] = {
       {"bilinear", Interpolation::kBilinear},
       {"bicubic", Interpolation::kBicubic},
       {"box", Interpolation::kBox},
       {"nearest", Interpolation::kNearest},
       {"nearest_exact", Interpolation::kNearest},
       {"hamming", Interpolation::kHamming},
-      {"lanczos", Interpolation::kLanczos},
-  }};
+      {"lanczos", Interpolation::kLanczos}};
   std::string names;
-  for (const Row& row : kRows) {
-    if (name == row.name) return row.mode;
-    names += names.empty() ? "" : ", ";
-    names += row.name;
+  for (const auto& [known, mode] : kRows) {
+    if (name == known) return mode;
+    names += (names.empty() ? "" : ", ") + std::string(known);
   }
   throw ConfigError(
       "The given interpolation mode {} is not supported. Currently supported interpolation modes "

@@ -307,10 +307,7 @@ std::string picture_cell(const std::string& data_path, const StoredImage& pictur
     const int width = std::max(1, image.width * kMostPixels / image.height);
     const std::string data = small ? encode_png(image)
                                    : encode_jpeg(crop_resize(image,
-                                                             0,
-                                                             0,
-                                                             image.width,
-                                                             image.height,
+                                                             {0, 0, image.width, image.height},
                                                              width,
                                                              kMostPixels,
                                                              Interpolation::kLanczos),
