@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -16,31 +15,6 @@ namespace dalle2 {
 namespace {
 
 constexpr size_t kMostTwice = 100;
-
-/// The code of an escape like "\ud83d" at `at`.
-std::optional<unsigned> escaped_code(std::string_view text, size_t at) {
-  if (text.substr(at, 2) != "\\u" || at + 6 > text.size()) return std::nullopt;
-  unsigned code = 0;
-  for (const char c : text.substr(at + 2, 4)) {
-    const char lower = static_cast<char>(c | 0x20);
-    const bool is_digit = c >= '0' && c <= '9';
-    if (!is_digit && (lower < 'a' || lower > 'f')) return std::nullopt;
-    code = code * 16 + static_cast<unsigned>(is_digit ? c - '0' : lower - 'a' + 10);
-  }
-  return code;
-}
-
-/// The first escape of a surrogate that has no other half; empty if there is none.
-std::string lone_surrogate(std::string_view text) {
-  for (size_t at = 0; (at = text.find('\\', at)) != std::string_view::npos; at += 2) {
-    const unsigned code = escaped_code(text, at).value_or(0);
-    if (code < 0xd800 || code > 0xdfff) continue;
-    const unsigned next = escaped_code(text, at + 6).value_or(0);
-    if (code > 0xdbff || next < 0xdc00 || next > 0xdfff) return std::string(text.substr(at, 6));
-    at += 10;  // after the pair
-  }
-  return "";
-}
 
 /// Where a byte of a text stands, as editors count: "line 18, column 17".
 std::string line_and_column(std::string_view text, size_t at) {
@@ -54,33 +28,21 @@ std::string line_and_column(std::string_view text, size_t at) {
 }
 
 /// Signs that pages, chats and word processors write in place of those of JSON.
-constexpr std::string_view kOddQuotes = "\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\uff02";
-constexpr std::string_view kOddSigns = "\u00a0\u202f\u3000\u2013\u2212\uff0c\uff1a";
+constexpr std::string_view kOddSigns =
+    "\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\uff02\u00a0\u202f\u3000\u2013\u2212\uff0c\uff1a";
 
-/// What is wrong where the parser stopped, if a sign there only looks like one of JSON. One in place
-/// of a closing quote is found too: the text goes on to the next plain quote or the end of the line.
+/// What is wrong where the parser stopped, if a sign there only looks like one of JSON.
 /// @param stop the last byte that was read @param otherwise what the parser says
 std::string grammar_fault(std::string_view text, size_t stop, const std::string& otherwise) {
-  /// Of an odd quote at `at`, or another odd sign if `any`; empty without.
-  const auto odd_sign = [&](size_t at, bool any) -> std::string {
-    if (at >= text.size() || !begins_character(text[at])) return "";
-    size_t end = at + 1;
-    while (end < text.size() && !begins_character(text[end])) ++end;
-    const std::string_view sign = text.substr(at, end - at);
-    if (kOddQuotes.find(sign) == sign.npos && !(any && kOddSigns.find(sign) != sign.npos))
-      return "";
-    return fmt::format("{}: got '{}', expected a plain sign: \", space, minus, comma or colon",
-                       line_and_column(text, at),
-                       sign);
-  };
   size_t at = stop;
   while (at > 0 && !begins_character(text[at])) --at;
-  if (std::string fault = odd_sign(at, /*any=*/true); !fault.empty()) return fault;
-  for (at = stop == 0 ? 0 : text.substr(0, stop).rfind('\n') + 1; at < stop; ++at) {
-    const std::string fault = odd_sign(at, /*any=*/false);
-    if (!fault.empty()) return otherwise + "\n  Perhaps the cause is in " + fault;
-  }
-  return otherwise;
+  size_t end = at + 1;
+  while (end < text.size() && !begins_character(text[end])) ++end;
+  const std::string_view sign = text.substr(at, end - at);
+  if (sign.size() < 2 || kOddSigns.find(sign) == std::string_view::npos) return otherwise;
+  return fmt::format("{}: got '{}', expected a plain sign: \", space, minus, comma or colon",
+                     line_and_column(text, at),
+                     sign);
 }
 
 /// Builds the value as the parser comes along. The library's own builder looks a key up in all keys
@@ -118,9 +80,9 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool parse_error(size_t read, const std::string& raw, const Json::exception& error) override {
-    const std::string surrogate = lone_surrogate(raw);
-    if (!surrogate.empty()) return fail(half_a_pair(surrogate));
+  bool parse_error(size_t read, const std::string&, const Json::exception& error) override {
+    if (std::string_view(error.what()).find("invalid string: surrogate") != std::string_view::npos)
+      return fail("expected UTF-8, got an escape that is half of a surrogate pair");
     const size_t stop = std::min(read, text_.size()) - (read > 0 && !text_.empty() ? 1 : 0);
     // The parser may have stopped inside of a character: what is wrong is said of the whole text.
     const size_t foreign = first_foreign_byte(text_);

@@ -59,10 +59,6 @@ std::optional<std::string> utf8_fault(std::string_view text) {
                      at);
 }
 
-std::string half_a_pair(std::string_view escape) {
-  return fmt::format("expected UTF-8, got {}, which is half of a surrogate pair", escape);
-}
-
 std::string as_utf8(std::string_view text) {
   std::string out;
   while (!text.empty()) {

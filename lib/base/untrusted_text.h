@@ -25,9 +25,6 @@ size_t first_foreign_byte(std::string_view text);
 /// nothing if it is. Every message about such text ends in this.
 std::optional<std::string> utf8_fault(std::string_view text);
 
-/// The same for the escape of a surrogate without its other half.
-std::string half_a_pair(std::string_view escape);
-
 /// The text with its control characters as `\x1b` and bytes that are no UTF-8 as U+FFFD, so that no
 /// name in a file can write to the terminal or begin a line of the log. Line breaks before two spaces, which continue a message,
 /// stay.

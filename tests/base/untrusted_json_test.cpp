@@ -43,7 +43,7 @@ TEST_CASE("a place in a list is told by its number") {
   CHECK(parse_untrusted_json(R"([0, {"a": [{"b": 1, "b": 2}]}])").twice ==
         std::vector<std::string>{"/1/a/0/b"});
   CHECK(fault_of(R"([0, [1, "\udc00"]])") ==
-        R"(/1/1: expected UTF-8, got \udc00, which is half of a surrogate pair)");
+        R"(/1/1: expected UTF-8, got an escape that is half of a surrogate pair)");
 }
 
 TEST_CASE("what is no JSON is told by line and column") {
@@ -69,17 +69,17 @@ TEST_CASE("what is no JSON is told by line and column") {
 
 TEST_CASE("text in JSON is UTF-8, and no half of a surrogate pair") {
   CHECK(fault_of(R"({"a": ["x", "\ud800"]})") ==
-        R"(/a/1: expected UTF-8, got \ud800, which is half of a surrogate pair)");
+        R"(/a/1: expected UTF-8, got an escape that is half of a surrogate pair)");
   CHECK(fault_of(R"({"a": "\\ud800 \uD83D\uDE3A \uDE3A"})") ==
-        R"(/a: expected UTF-8, got \uDE3A, which is half of a surrogate pair)");
+        R"(/a: expected UTF-8, got an escape that is half of a surrogate pair)");
   CHECK(fault_of(R"("\ud800\u0041")") ==
-        R"(expected UTF-8, got \ud800, which is half of a surrogate pair)");
+        R"(expected UTF-8, got an escape that is half of a surrogate pair)");
   CHECK(fault_of("{\"a\": \"x\xed\xa0\x80\"}") ==
         "/a: expected UTF-8, got the byte 0xed at line 1, column 9");
   CHECK(fault_of("{\"\u00e4\": 1,\n \"b\": \"\u00e4\xe9\"}") ==
         "/b: expected UTF-8, got the byte 0xe9 at line 2, column 9");
   CHECK(fault_of(R"({"a": {"b": [1], "\ud800": 2}})") ==
-        R"(/a: expected UTF-8, got \ud800, which is half of a surrogate pair)");
+        R"(/a: expected UTF-8, got an escape that is half of a surrogate pair)");
   CHECK(fault_of(R"("\\ud800")").empty());
   CHECK_FALSE(parse_untrusted_json(R"("\ud800")").is_no_json);
 }
@@ -90,12 +90,6 @@ TEST_CASE("signs that only look like those of JSON are named, with the plain one
   CHECK(fault_of("{\"\u00e4\": \u00abx\u00bb}") == "line 1, column 7: got '\u00ab" + expected);
   CHECK(fault_of("{\"a\":\u00a01}") == "line 1, column 6: got '\u00a0" + expected);
   CHECK(fault_of("[\u22121]") == "line 1, column 2: got '\u2212" + expected);
-  // In place of a closing quote.
-  for (const char* text : {"{\"lr\u201d: 1, \"wd\": 2}", "{\"lr\u201d: 1,\n\"wd\": 2}"}) {
-    const std::string fault = fault_of(text);
-    CHECK(fault.starts_with("not valid JSON: "));
-    CHECK(fault.ends_with("Perhaps the cause is in line 1, column 5: got '\u201d" + expected));
-  }
   CHECK(fault_of("{\"a\": \"\u201cx\u201d \u2013 y\"}").empty());
   CHECK(fault_of("{\"a\": \"x \u2013 y\" 1}").find("got '\u2013") == std::string::npos);
   CHECK(parse_untrusted_json("\u201cx\u201d").is_no_json);  // --set takes it for the text itself

@@ -329,14 +329,14 @@ TEST_CASE("text in a config is UTF-8, in the file and in overrides, and its key 
     return message_of([&] { parse_decoder_config(text, "a.json", {}); });
   };
   CHECK(refused("\\ud800.pth") ==
-        "a.json: /tracker/save/save_latest_to: expected UTF-8, got \\ud800, which is half of a "
+        "a.json: /tracker/save/save_latest_to: expected UTF-8, got an escape that is half of a "
         "surrogate pair");
   CHECK_THAT(refused("x\xc0\xaf"),
              Catch::StartsWith("a.json: /tracker/save/save_latest_to: expected UTF-8, got the byte "
                                "0xc0 at line "));
   CHECK(
       message_of([] { read_with({R"(/tracker/data_path="\ud800")"}); }) ==
-      R"(--set /tracker/data_path: expected UTF-8, got \ud800, which is half of a surrogate pair)");
+      R"(--set /tracker/data_path: expected UTF-8, got an escape that is half of a surrogate pair)");
   CHECK(message_of([] { read_with({"/tracker/data_path=out\xff"}); }) ==
         "--set /tracker/data_path: expected UTF-8, got the byte 0xff at offset 3");
   CHECK(message_of([] { read_with({"/tracker/\xff=1"}); }) ==
