@@ -25,55 +25,42 @@ uint64_t hash_of_path(const std::string& path, int64_t seed) {
   return high << 32 | low;
 }
 
-/// Mixes the pictures of one folder, given by ranges of sorted paths.
-class Mixer {
- public:
-  Mixer(const std::vector<std::string>& paths, int64_t seed) : paths_(paths), seed_(seed) {}
-
-  /// @param chosen sorted numbers of paths that all begin with the same `depth` bytes
-  Numbers mix(const Numbers& chosen, size_t depth) const {
-    std::vector<Place> places;
-    Numbers files;
-    for (size_t begin = 0, end = 0; begin < chosen.size(); begin = end) {
-      const std::string& path = paths_[chosen[begin]];
-      const size_t slash = path.find('/', depth);
-      end = begin + 1;
-      if (slash == std::string::npos) {
-        files.push_back(chosen[begin]);
-        continue;
-      }
-      const std::string folder = path.substr(0, slash + 1);
-      while (end < chosen.size() && paths_[chosen[end]].starts_with(folder)) ++end;
-      const Numbers part(chosen.begin() + static_cast<std::ptrdiff_t>(begin),
-                         chosen.begin() + static_cast<std::ptrdiff_t>(end));
-      spread(mix(part, slash + 1), folder, places);
-    }
-    std::sort(files.begin(), files.end(), [this](size_t a, size_t b) {
-      return std::pair(hash_of_path(paths_[a], seed_), a) <
-             std::pair(hash_of_path(paths_[b], seed_), b);
-    });
-    if (!files.empty()) spread(files, paths_[files.front()].substr(0, depth), places);
-    std::sort(places.begin(), places.end());
-    Numbers mixed;
-    for (const Place& place : places) mixed.push_back(place.second);
-    return mixed;
-  }
-
- private:
-  using Place = std::pair<double, size_t>;  // in [0, 1), of a picture
-
-  /// Even distances, from a random first place on.
-  void spread(const Numbers& part, const std::string& folder, std::vector<Place>& places) const {
-    const double first = static_cast<double>(hash_of_path(folder, seed_) >> 11) * 0x1p-53;
+/// Mixes the pictures of one folder.
+/// @param paths sorted @param chosen sorted numbers of paths that all begin with the same `depth` bytes
+Numbers mix(const std::vector<std::string>& paths,
+            int64_t seed,
+            const Numbers& chosen,
+            size_t depth = 0) {
+  std::vector<std::pair<double, size_t>> places;  // in [0, 1), of a picture
+  // Even distances, from a random first place on.
+  const auto spread = [&](const Numbers& part, const std::string& folder) {
+    const double first = static_cast<double>(hash_of_path(folder, seed) >> 11) * 0x1p-53;
     const auto count = static_cast<double>(part.size());
-    for (size_t i = 0; i < part.size(); ++i) {
+    for (size_t i = 0; i < part.size(); ++i)
       places.emplace_back((static_cast<double>(i) + first) / count, part[i]);
+  };
+  Numbers files;
+  for (auto begin = chosen.begin(), end = begin; begin != chosen.end(); begin = end) {
+    const std::string& path = paths[*begin];
+    const size_t slash = path.find('/', depth);
+    ++end;
+    if (slash == std::string::npos) {
+      files.push_back(*begin);
+      continue;
     }
+    const std::string folder = path.substr(0, slash + 1);
+    while (end != chosen.end() && paths[*end].starts_with(folder)) ++end;
+    spread(mix(paths, seed, Numbers(begin, end), slash + 1), folder);
   }
-
-  const std::vector<std::string>& paths_;
-  int64_t seed_;
-};
+  std::sort(files.begin(), files.end(), [&](size_t a, size_t b) {
+    return std::pair(hash_of_path(paths[a], seed), a) < std::pair(hash_of_path(paths[b], seed), b);
+  });
+  if (!files.empty()) spread(files, paths[files.front()].substr(0, depth));
+  std::sort(places.begin(), places.end());
+  Numbers mixed;
+  for (const auto& [place, picture] : places) mixed.push_back(picture);
+  return mixed;
+}
 
 std::vector<Numbers> cut(const Numbers& order, size_t per_shard) {
   std::vector<Numbers> shards;
@@ -115,10 +102,9 @@ std::vector<Numbers> deal_folders(const std::vector<std::string>& paths,
     std::copy(numbers->begin(), numbers->end(), std::back_inserter(shards[shard]));
     fills.emplace(pictures + numbers->size(), shard);
   }
-  const Mixer mixer(paths, options.seed);
   for (Numbers& shard : shards) {
     std::sort(shard.begin(), shard.end());
-    shard = mixer.mix(shard, 0);
+    shard = mix(paths, options.seed, shard);
   }
   return shards;
 }
@@ -145,7 +131,7 @@ std::vector<std::vector<size_t>> deal(const std::vector<std::string>& paths,
   } else {
     Numbers order(paths.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    if (options.order == FolderOrder::mixed) order = Mixer(paths, options.seed).mix(order, 0);
+    if (options.order == FolderOrder::mixed) order = mix(paths, options.seed, order);
     shards = cut(order, per_shard);
   }
   for (const Numbers& shard : shards) {

@@ -258,35 +258,24 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
   UrlTemplate url{.before = {}, .after = {}, .width = width};
   bool found = false;
   for (size_t i = 0; i < text.size(); ++i) {
-    std::string& out = found ? url.after : url.before;
-    const char c = text[i];
-    if ((c == '{' || c == '}') && i + 1 < text.size() && text[i + 1] == c) {
-      out += c;
-      ++i;
-    } else if (c == '}') {
+    const std::string two = text.substr(i, 2);
+    const bool is_place = two == "{}" && !found, is_plain = two == "{{" || two == "}}";
+    const bool is_brace = text[i] == '{' || text[i] == '}';
+    if (is_brace && !is_place && !is_plain) {
       throw ConfigError(
-          "{}: \"{}\": at character {}: the }} has no opening brace.\n  Write {{}} once, for the "
-          "padded shard number, and }}}} for a plain brace.",
+          "{}: \"{}\": at character {}: {}.\n  Write {{}} once, for the padded shard number, and "
+          "{{{{ or }}}} for a plain brace.",
           key,
           public_url(text),
-          i + 1);
-    } else if (c == '{') {
-      if (found || !text.substr(i).starts_with("{}")) {
-        throw ConfigError(
-            "{}: \"{}\": at character {}: {}.\n  Write {{}} once, for the padded shard number, and "
-            "{{{{ for a plain brace.",
-            key,
-            public_url(text),
-            i + 1,
-            text.find('}', i) == std::string::npos ? "the { has no closing brace"
-            : found                                ? "a second placeholder"
+          i + 1,
+          text[i] == '}'                           ? "the } has no opening brace"
+          : text.find('}', i) == std::string::npos ? "the { has no closing brace"
+          : found                                  ? "a second placeholder"
                                                    : "an unknown placeholder");
-      }
-      found = true;
-      ++i;
-    } else {
-      out += c;
     }
+    if (!is_place) (found ? url.after : url.before) += text[i];
+    found = found || is_place;
+    if (is_place || is_plain) ++i;
   }
   if (!found) {
     throw ConfigError(

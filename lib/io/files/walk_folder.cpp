@@ -37,19 +37,15 @@ WalkEnd walk(const fs::path& folder, Below below, const Take& take) {
     result.opened = !result.error;
     if (result.opened) result.error = each_entry(std::move(entry), take);
   };
-  switch (below) {
-    case Below::kNothing:
-      go(fs::directory_iterator(folder, result.error));
-      break;
-    case Below::kAll:
-      go(fs::recursive_directory_iterator(folder, result.error));
-      break;
-    case Below::kReadable:
-      // Skipping what cannot be read would take in the folder itself.
-      if (const fs::directory_iterator first(folder, result.error); result.error) break;
-      go(fs::recursive_directory_iterator(
-          folder, fs::directory_options::skip_permission_denied, result.error));
-      break;
+  // Skipping what cannot be read would take in the folder itself.
+  fs::directory_iterator first(folder, result.error);
+  if (result.error) return result;
+  if (below == Below::kNothing) {
+    go(std::move(first));
+  } else {
+    const auto options = below == Below::kReadable ? fs::directory_options::skip_permission_denied
+                                                   : fs::directory_options::none;
+    go(fs::recursive_directory_iterator(folder, options, result.error));
   }
   return result;
 }

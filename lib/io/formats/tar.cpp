@@ -77,17 +77,9 @@ class LocaleScope {
   locale_t previous_;
 };
 
-/// UTF-8; null, which changes nothing, where there is no such locale.
-locale_t utf8_locale() {
-  static const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
-  return locale;
-}
-
-/// ASCII alone.
-locale_t ascii_locale() {
-  static const locale_t locale = newlocale(LC_CTYPE_MASK, "C", nullptr);
-  return locale;
-}
+// Null, which changes nothing, where there is no such locale.
+const locale_t kUtf8Locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+const locale_t kAsciiLocale = newlocale(LC_CTYPE_MASK, "C", nullptr);
 
 std::string last_error(archive* handle) {
   const char* text = archive_error_string(handle);
@@ -175,7 +167,7 @@ struct TarReader::State {
   }
 
   void open_stream() {
-    const LocaleScope names_as_they_are(ascii_locale());
+    const LocaleScope names_as_they_are(kAsciiLocale);
     handle = archive_read_new();
     if (handle == nullptr) throw ResourceError("{}: out of memory", origin);
     archive_read_support_format_tar(handle);
@@ -296,7 +288,7 @@ TarReader::~TarReader() = default;
 
 bool TarReader::next(TarMember& member) {
   State& state = *state_;
-  const LocaleScope names_as_they_are(ascii_locale());
+  const LocaleScope names_as_they_are(kAsciiLocale);
   while (!state.done) {
     archive_entry* entry = nullptr;
     const int result = archive_read_next_header(state.handle, &entry);
@@ -327,7 +319,7 @@ TarList list_tar(const std::string& path) {
   std::string magic(kPackingMagicBytes, '\0');
   magic.resize(file_source(path)(magic.data(), magic.size()));
   if (is_packed_data(magic)) return {.places = {}, .fault = "it is packed: unpack it first"};
-  const LocaleScope names_as_they_are(ascii_locale());
+  const LocaleScope names_as_they_are(kAsciiLocale);
   const std::unique_ptr<archive, int (*)(archive*)> reader(archive_read_new(), &archive_read_free);
   if (!reader) throw ResourceError("{}: out of memory", path);
   archive_read_support_format_tar(reader.get());
@@ -400,7 +392,7 @@ struct TarWriter::State {
 };
 
 TarWriter::TarWriter(const std::string& path, bool gzip) : state_(std::make_unique<State>(path)) {
-  const LocaleScope utf8(utf8_locale());
+  const LocaleScope utf8(kUtf8Locale);
   state_->handle = archive_write_new();
   if (state_->handle == nullptr) throw ResourceError("{}: out of memory", path);
   if (gzip) {
@@ -418,7 +410,7 @@ TarWriter::~TarWriter() = default;
 
 void TarWriter::add(const std::string& name, const std::string& content) {
   D2_CHECK(state_->handle != nullptr, "add to a committed tar");
-  const LocaleScope utf8(utf8_locale());
+  const LocaleScope utf8(kUtf8Locale);
   const std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(archive_entry_new(),
                                                                        &archive_entry_free);
   archive_entry_set_pathname(entry.get(), name.c_str());
@@ -438,7 +430,7 @@ void TarWriter::add(const std::string& name, const std::string& content) {
 
 void TarWriter::commit() {
   D2_CHECK(state_->handle != nullptr, "a tar is committed once");
-  const LocaleScope utf8(utf8_locale());
+  const LocaleScope utf8(kUtf8Locale);
   state_->check(archive_write_close(state_->handle), "the end of the tar");
   archive_write_free(std::exchange(state_->handle, nullptr));
   state_->file.commit();

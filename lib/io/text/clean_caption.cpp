@@ -182,15 +182,6 @@ constexpr char32_t kEscape = 0x1B;
 /// A reference within a reference takes a round of repairs; no text of people has as many.
 constexpr int kMostRounds = 32;
 
-/// Ligatures and digraphs of Latin letters that stand for the letters in them.
-constexpr std::pair<char32_t, std::u32string_view> kLigatures[] = {
-    {0x0132, U"IJ"},      {0x0133, U"ij"},      {0x0149, U"\u02BCn"}, {0x01C4, U"D\u017D"},
-    {0x01C5, U"D\u017E"}, {0x01C6, U"d\u017E"}, {0x01C7, U"LJ"},      {0x01C8, U"Lj"},
-    {0x01C9, U"lj"},      {0x01CA, U"NJ"},      {0x01CB, U"Nj"},      {0x01CC, U"nj"},
-    {0x01F1, U"DZ"},      {0x01F2, U"Dz"},      {0x01F3, U"dz"},      {0xFB00, U"ff"},
-    {0xFB01, U"fi"},      {0xFB02, U"fl"},      {0xFB03, U"ffi"},     {0xFB04, U"ffl"},
-    {0xFB05, U"\u017Ft"}, {0xFB06, U"st"}};
-
 bool is_in(char32_t c, char32_t first, char32_t last) {
   return c >= first && c <= last;
 }
@@ -204,15 +195,17 @@ bool is_line_break(char32_t c) {
   return c == '\r' || c == 0x2028 || c == 0x2029 || c == 0x85;
 }
 
+/// Ligatures and digraphs of Latin letters, the ideographic space, full and half width.
+bool is_compatible(char32_t c) {
+  return is_in(c, 0x0132, 0x0133) || c == 0x0149 || is_in(c, 0x01C4, 0x01CC) ||
+         is_in(c, 0x01F1, 0x01F3) || is_in(c, 0xFB00, 0xFB06) || c == 0x3000 ||
+         is_in(c, 0xFF01, 0xFFEF);
+}
+
 void append_repaired(std::u32string& out, char32_t c) {
-  const auto* const ligature = std::find_if(std::begin(kLigatures),
-                                            std::end(kLigatures),
-                                            [&](const auto& each) { return each.first == c; });
-  if (ligature != std::end(kLigatures)) {
-    out += ligature->second;
-  } else if (c == 0x3000) {
-    out += U' ';
-  } else if (is_in(c, 0xFF01, 0xFFEF)) {
+  if (c == 0xFB05) {
+    out += U"\u017Ft";  // NFKC makes a plain s of the long one too
+  } else if (is_compatible(c)) {
     out += nfkc({c});
   } else {
     out += c;
