@@ -127,7 +127,7 @@ void read_tar_samples(const std::string& bytes) {
     at += size;
     return size;
   };
-  SampleReader reader(source, "x.tar", nullptr);
+  SampleReader reader(std::make_unique<TarReader>(source, "x.tar"));
   while (reader.next()) {
   }
 }

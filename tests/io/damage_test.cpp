@@ -60,7 +60,8 @@ struct Yield {
 Yield yield_of(const std::string& file) {
   Yield yield;
   try {
-    SampleReader reader(source_of(file), "x.tar", [&](const std::string& text) {
+    auto tar = std::make_unique<TarReader>(source_of(file), "x.tar");
+    SampleReader reader(std::move(tar), [&](const std::string& text) {
       yield.warnings += text.find("second time") != std::string::npos ? 1 : 0;
     });
     while (auto sample = reader.next()) yield.samples.push_back(*std::move(sample));

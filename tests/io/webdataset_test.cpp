@@ -226,7 +226,8 @@ TEST_CASE("a shard opened at the offset of a sample goes on with that sample") {
     REQUIRE(reader.next());
     REQUIRE(reader.next_offset());
     const uint64_t offset = *reader.next_offset();
-    SampleReader rest(file_source(path, offset), path, {}, offset);
+    SampleReader rest(
+        std::make_unique<TarReader>(file_source(path, offset), path, TarLimits{}, offset));
     for (size_t i = passed; i < samples.size(); ++i) {
       const auto sample = rest.next();
       REQUIRE(sample);

@@ -442,8 +442,9 @@ std::unique_ptr<SampleReader> open_shard(const std::string& url,
                                           std::move(warn));
   }
   const std::string origin = is_local_url(url) ? local_path(url) : public_url(url);
-  return std::make_unique<SampleReader>(
-      open_source(url, options), origin, std::move(warn), options.offset);
+  auto tar =
+      std::make_unique<TarReader>(open_source(url, options), origin, TarLimits{}, options.offset);
+  return std::make_unique<SampleReader>(std::move(tar), std::move(warn));
 }
 
 }  // namespace dalle2

@@ -134,6 +134,7 @@ struct TarReader::State {
     State& state = *static_cast<State*>(self);
     *block = state.block.data();
     try {
+      if (state.failure) std::rethrow_exception(state.failure);
       state.in_block = state.source(state.block.data(), state.block.size());
       state.given_bytes += state.in_block;
       return static_cast<la_ssize_t>(state.in_block);
@@ -245,16 +246,32 @@ TarReader::TarReader(ByteSource source,
                      uint64_t first_byte)
     : state_(std::make_unique<State>()) {
   State* const state = state_.get();
-  const auto counted = [state, inner = std::move(source)](char* buffer, size_t capacity) {
-    const size_t got = inner(buffer, capacity);
+  std::string& magic = state->magic;
+  try {
+    for (size_t got = 1; got > 0 && magic.size() < kPackingMagicBytes;) {
+      char bytes[kPackingMagicBytes];
+      got = source(bytes, kPackingMagicBytes - magic.size());
+      magic.append(bytes, got);
+    }
+  } catch (...) {  // which fail() tells of
+    state->failure = std::current_exception();
+  }
+  state->packed_bytes = magic.size();
+  state->source = [state, begin = magic, rest = std::move(source)](char* buffer,
+                                                                   size_t capacity) mutable {
+    if (!begin.empty()) {
+      const size_t got = begin.copy(buffer, capacity);
+      begin.erase(0, got);
+      return got;
+    }
+    const size_t got = rest(buffer, capacity);
     state->packed_bytes += got;
-    const size_t missing = kPackingMagicBytes - state->magic.size();
-    state->magic.append(buffer, std::min(got, missing));
     return got;
   };
   // libarchive's own gzip filter loses up to 64 KiB of whole members before a cut, and behind the
   // end of a tar it leaves the checksums of the others unread.
-  state_->source = unpacked_source(gunzip_source(counted, origin), origin);
+  if (state->is_packed())
+    state->source = unpacked_source(gunzip_source(std::move(state->source), origin), origin);
   state_->origin = origin;
   state_->limits = limits;
   state_->first_byte = first_byte;

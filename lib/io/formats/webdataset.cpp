@@ -129,13 +129,6 @@ std::string GroupedSample::several_pictures() const {
 SampleReader::SampleReader(const std::string& path, MemberWarning warn)
     : SampleReader(std::make_unique<TarReader>(path), std::move(warn)) {}
 
-SampleReader::SampleReader(ByteSource source,
-                           const std::string& origin,
-                           MemberWarning warn,
-                           uint64_t first_byte)
-    : SampleReader(std::make_unique<TarReader>(std::move(source), origin, TarLimits{}, first_byte),
-                   std::move(warn)) {}
-
 SampleReader::SampleReader(std::unique_ptr<MemberSource> members, MemberWarning warn)
     : members_(std::move(members)), warn_(std::move(warn)) {}
 

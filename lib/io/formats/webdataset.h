@@ -66,11 +66,6 @@ class SampleReader {
  public:
   /// @throws DataError (cannot be opened)
   explicit SampleReader(const std::string& path, MemberWarning warn = {});
-  /// @param first_byte where in the shard the stream begins: 0 or a next_offset()
-  SampleReader(ByteSource source,
-               const std::string& origin,
-               MemberWarning warn = {},
-               uint64_t first_byte = 0);
   explicit SampleReader(std::unique_ptr<MemberSource> members, MemberWarning warn = {});
   /// @return the next sample, none at the end. @throws DataError where the shard is damaged:
   /// samples before the damage have been returned, the one cut by it is dropped, and the reader is

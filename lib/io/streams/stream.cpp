@@ -224,7 +224,7 @@ ByteSource file_source(const std::string& path, uint64_t offset) {
     throw DataError("{}: is a folder, a file is expected", path);
   }
   if (offset > 0) seek(file->descriptor(), path, offset);
-  return [file](char* buffer, size_t capacity) { return file->read(buffer, capacity); };
+  return std::bind_front(&OpenFile::read, file);
 }
 
 std::string read_source(const ByteSource& source, const std::string& origin, uint64_t most) {
@@ -244,7 +244,7 @@ std::string read_source(const ByteSource& source, const std::string& origin, uin
 
 ByteSource gunzip_source(ByteSource packed, const std::string& origin) {
   const auto gunzip = std::make_shared<Gunzip>(std::move(packed), origin);
-  return [gunzip](char* buffer, size_t capacity) { return gunzip->read(buffer, capacity); };
+  return std::bind_front(&Gunzip::read, gunzip);
 }
 
 std::string packing_of(const std::string& begin) {
@@ -258,7 +258,7 @@ std::string packing_of(const std::string& begin) {
 
 ByteSource unpacked_source(ByteSource packed, const std::string& origin) {
   const auto unpacker = std::make_shared<Unpacker>(std::move(packed), origin);
-  return [unpacker](char* buffer, size_t capacity) { return unpacker->read(buffer, capacity); };
+  return std::bind_front(&Unpacker::read, unpacker);
 }
 
 }  // namespace dalle2

@@ -203,12 +203,12 @@ ByteSource open_source(const std::string& url, const SourceOptions& options) {
     }
     const auto command =
         std::make_shared<Command>(url.substr(5), options.offset, options.http.cancelled);
-    return [command](char* buffer, size_t capacity) { return command->read(buffer, capacity); };
+    return std::bind_front(&Command::read, command);
   }
   if (std::optional<HttpGet> request = remote_request(url)) {
     auto stream = std::make_shared<HttpStream>(
         *std::move(request), options.http, static_cast<int64_t>(options.offset));
-    return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };
+    return std::bind_front(&HttpStream::read, stream);
   }
   if (!is_local_url(url)) {
     throw ConfigError(
