@@ -118,10 +118,7 @@ class LaneLoader {
     started_ = true;
     for (int64_t i = 0; i < workers_; ++i) {
       try {
-        threads_.emplace_back([this] {
-          while (work_once()) {
-          }
-        });
+        threads_.emplace_back(&LaneLoader::work, this, INT64_MAX);
       } catch (const std::system_error& fault) {
         if (threads_.empty()) {
           throw ResourceError("a thread that reads the data cannot be started: {}", fault.what());
@@ -142,7 +139,7 @@ class LaneLoader {
         ready_.wait(lock);
       } else {
         lock.unlock();
-        work_once();
+        work(/*most=*/1);
         lock.lock();
       }
     }
@@ -265,18 +262,28 @@ class LaneLoader {
     threads_.clear();
   }
 
-  /// One candidate from the dataset to its batch. @return false if there is no more to do
-  bool work_once() {
-    if (!reserve()) return false;
-    Item item;
-    if (!fetch(item)) {
-      const std::lock_guard lock(mutex_);
-      --in_flight_;
-      return false;
+  /// Brings `most` candidates from the dataset to their batches, or as many as there are.
+  void work(int64_t most) {
+    for (; most > 0 && reserve(); --most) {
+      Item item;
+      std::unique_lock source(source_mutex_);
+      if (source_done_) {  // another thread has taken the end of the epoch
+        source.unlock();
+        const std::lock_guard lock(mutex_);
+        --in_flight_;
+        return;
+      }
+      try {
+        item.last = !dataset_.next(item.candidate);
+      } catch (...) {
+        item.error = std::current_exception();
+      }
+      source_done_ = item.last || item.error != nullptr;
+      item.number = next_number_++;
+      source.unlock();
+      if (!item.last && !item.error) prepare(item);
+      give_place(std::move(item));
     }
-    if (!item.last && !item.error) prepare(item);
-    give_place(std::move(item));
-    return true;
   }
 
   /// Waits for room in the window of candidates that are ahead of the caller.
@@ -288,20 +295,6 @@ class LaneLoader {
     }
     if (over()) return false;
     ++in_flight_;
-    return true;
-  }
-
-  /// @return false if another thread has taken the end of the epoch
-  bool fetch(Item& item) {
-    const std::lock_guard lock(source_mutex_);
-    if (source_done_) return false;
-    try {
-      item.last = !dataset_.next(item.candidate);
-    } catch (...) {
-      item.error = std::current_exception();
-    }
-    source_done_ = item.last || item.error != nullptr;
-    item.number = next_number_++;
     return true;
   }
 
@@ -496,44 +489,24 @@ void ShardLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
   started_ = true;
 }
 
-/// This rank's share of the step that begins with `first_lane`: none if it has no lane in it, or
-/// one that is out.
-std::optional<Batch> ShardLoader::next_of_step(int64_t first_lane) {
-  const size_t lane = static_cast<size_t>(first_lane + options_.rank.rank);
-  // Lanes that had their turn in this round have it again in the next.
-  if (lane >= lanes_.size() || static_cast<int64_t>(lane) < position_.next_lane)
-    return std::nullopt;
-  if (!lanes_[lane] || over_[lane]) return std::nullopt;
-  std::optional<Batch> batch = lanes_[lane]->next();
-  if (batch) {
-    if (options_.check_batch && batch->size() > 0) options_.check_batch(*batch);
-    position_.lanes[lane] = batch->position.lanes.front();
-  } else {
-    over_[lane] = true;
-  }
-  return batch;
-}
-
-/// Takes this rank's batch of a step, if it has one. @return the samples of all ranks' batches
-std::vector<int64_t> ShardLoader::share_sizes(std::optional<Batch>& batch, int64_t first_lane) {
-  if (!options_.share_sizes) {
-    batch = next_of_step(first_lane);
-    return {batch ? batch->size() : 0};
-  }
-  // A rank that throws here has told the others first: they would wait for it.
-  int64_t own = 0;
-  std::exception_ptr fault;
+/// Asks the other ranks. One that has a fault has told the others first: they would wait for it.
+/// @param own samples of this rank's batch @return the samples of all ranks' batches
+std::vector<int64_t> ShardLoader::sizes_of_step(int64_t own,
+                                                const std::exception_ptr& fault) const {
+  bool is_stopped = false;
   try {
-    batch = next_of_step(first_lane);
-    own = batch ? batch->size() : 0;
+    if (fault) std::rethrow_exception(fault);
   } catch (const StoppedError&) {
-    own = LoaderOptions::kStopAsked;
+    if (!options_.share_sizes) throw;
+    is_stopped = true;
   } catch (const Error&) {
-    own = LoaderOptions::kFault;
-    fault = std::current_exception();
+    if (!options_.share_sizes) throw;
   }
-  std::vector<int64_t> sizes = options_.share_sizes(own);
-  if (fault) std::rethrow_exception(fault);
+  if (!options_.share_sizes) return {own};
+  const std::vector<int64_t> sizes = options_.share_sizes(!fault       ? own
+                                                          : is_stopped ? LoaderOptions::kStopAsked
+                                                                       : LoaderOptions::kFault);
+  if (fault && !is_stopped) std::rethrow_exception(fault);
   for (const int64_t size : sizes) {
     if (size == LoaderOptions::kStopAsked) throw_stopped();
     if (size == LoaderOptions::kFault) throw StoppedError("another rank cannot read its batch");
@@ -548,8 +521,22 @@ std::optional<Batch> ShardLoader::next() {
   // A whole round, and what was left of the one before, without a batch for anyone is the end.
   for (int64_t quiet = 0; quiet < 2 * ((lanes + world - 1) / world); ++quiet) {
     const int64_t first_lane = position_.next_lane / world * world;
-    std::optional<Batch> batch;
-    const std::vector<int64_t> sizes = share_sizes(batch, first_lane);
+    const auto lane = static_cast<size_t>(first_lane + options_.rank.rank);
+    std::optional<Batch> batch;  // none without a lane in this step, and of one that is out
+    std::exception_ptr fault;
+    try {
+      // Lanes that had their turn in this round have it again in the next.
+      if (lane < lanes_.size() && static_cast<int64_t>(lane) >= position_.next_lane &&
+          lanes_[lane] && !over_[lane]) {
+        batch = lanes_[lane]->next();
+        over_[lane] = !batch;
+        if (batch && batch->size() > 0 && options_.check_batch) options_.check_batch(*batch);
+        if (batch) position_.lanes[lane] = batch->position.lanes.front();
+      }
+    } catch (const Error&) {
+      fault = std::current_exception();
+    }
+    const std::vector<int64_t> sizes = sizes_of_step(batch ? batch->size() : 0, fault);
     const int64_t all = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     position_.next_lane = first_lane + world < lanes ? first_lane + world : 0;
     if (all == 0) continue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,8 +62,7 @@ class ShardLoader {
 
  private:
   void make_lanes(int64_t count);
-  std::optional<Batch> next_of_step(int64_t first_lane);
-  std::vector<int64_t> share_sizes(std::optional<Batch>& batch, int64_t first_lane);
+  std::vector<int64_t> sizes_of_step(int64_t own, const std::exception_ptr& fault) const;
   void finish() const;
 
   const ShardDataConfig config_;

@@ -70,46 +70,25 @@ void ShardWalk::start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_
   }
 }
 
-/// The url of the next shard in the order of the epoch.
-size_t ShardWalk::draw_shard() {
-  if (options_.resample) return (*draws_)() % options_.urls.size();
-  const size_t next = static_cast<size_t>(shards_opened_);
-  return order_.empty() ? next : order_[next];
-}
-
-/// @return false at the end of the epoch
-bool ShardWalk::open_next_shard(DropLog& drops) {
+/// The url of the next shard in the order of the epoch. @return false at the end of the epoch
+bool ShardWalk::draw_next_shard() {
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
-  while (true) {
-    if (stop_requested() != 0) throw StoppedError("{}: stopped by a signal", options_.split);
-    // Ten times round without one sample: there is none.
-    const bool hopeless = opened_since_usable_ >= 10 * shards + 10;
-    if (options_.resample ? hopeless : shards_opened_ >= shards) return false;
-    if (shards_opened_ >= options_.most_shards) return false;
-    url_ = options_.urls[draw_shard()];
-    const ShardPlace place =
-        shards_opened_ == first_.shard ? first_ : ShardPlace{.shard = shards_opened_};
-    ++shards_opened_;
-    ++opened_since_usable_;
-    samples_of_shard_ = 0;
-    shard_name_ = base_name(url_);
-    shown_name_ = is_picture_shard(url_) ? shown_shard(url_) : shard_name_;
-    tell_of_search();
-    std::string refusal;
-    try {
-      refusal = admit_(url_, source_options(), drops);
-      if (refusal.empty()) {
-        open(place);
-        return true;
-      }
-    } catch (const NetworkError& error) {
-      lose_unreachable(error, drops);
-    } catch (const DataError& error) {
-      lose_shard(
-          is_absent_file(url_) ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
-    }
-    if (!refusal.empty()) count_bad_shard(refusal);
-  }
+  if (stop_requested() != 0) throw StoppedError("{}: stopped by a signal", options_.split);
+  // Ten times round without one sample: there is none.
+  const bool hopeless = opened_since_usable_ >= 10 * shards + 10;
+  if (options_.resample ? hopeless : shards_opened_ >= shards) return false;
+  if (shards_opened_ >= options_.most_shards) return false;
+  const auto next = static_cast<size_t>(shards_opened_);
+  url_ = options_.urls[options_.resample ? (*draws_)() % options_.urls.size()
+                       : order_.empty()  ? next
+                                         : order_[next]];
+  ++shards_opened_;
+  ++opened_since_usable_;
+  samples_of_shard_ = 0;
+  shard_name_ = base_name(url_);
+  shown_name_ = is_picture_shard(url_) ? shown_shard(url_) : shard_name_;
+  tell_of_search();
+  return true;
 }
 
 /// Opens a shard where the sample at `place` begins: there at once if the byte is known, else by
@@ -253,15 +232,23 @@ void ShardWalk::note_end(bool has_sample, DropLog& drops) {
 }
 
 std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
-  while (reader_ || open_next_shard(drops)) {
+  while (reader_ || draw_next_shard()) {
+    std::string refusal;
     try {
-      std::optional<GroupedSample> sample = next_of_shard();
-      drops.merge(std::exchange(member_warnings_, DropLog{}));
-      note_end(sample.has_value(), drops);
-      if (sample) {
-        ++samples_of_shard_;
-        sought_.reset();
-        return sample;
+      if (!reader_) {
+        const int64_t shard = shards_opened_ - 1;
+        refusal = admit_(url_, source_options(), drops);
+        if (refusal.empty()) open(shard == first_.shard ? first_ : ShardPlace{.shard = shard});
+      }
+      if (reader_) {
+        std::optional<GroupedSample> sample = next_of_shard();
+        drops.merge(std::exchange(member_warnings_, DropLog{}));
+        note_end(sample.has_value(), drops);
+        if (sample) {
+          ++samples_of_shard_;
+          sought_.reset();
+          return sample;
+        }
       }
       reader_.reset();
     } catch (const NetworkError& error) {
@@ -269,8 +256,10 @@ std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
       lose_unreachable(error, drops);
     } catch (const DataError& error) {
       reader_.reset();
-      lose_shard(drop::kDamagedShard, error.what(), drops);
+      lose_shard(
+          is_absent_file(url_) ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
     }
+    if (!refusal.empty()) count_bad_shard(refusal);
   }
   return std::nullopt;
 }
@@ -368,23 +357,6 @@ bool ShardDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& dr
   return true;
 }
 
-/// The next usable sample as the shards hold them.
-bool ShardDataset::read(Candidate& candidate, DropLog& drops) {
-  while (found_ < options_.most_samples) {
-    std::optional<GroupedSample> sample = walk_.next(drops);
-    if (!sample) return false;
-    candidate = Candidate{};
-    if (!take(*sample, candidate, drops)) continue;
-    candidate.place = walk_.sample_place();
-    walk_.found_usable();
-    ++found_;
-    if (!is_of_share(candidate.place)) continue;
-    if (buffer_ > 1) candidate.draw = draw_of(candidate.place);
-    return true;
-  }
-  return false;
-}
-
 /// By the place alone: what cannot be read on one rank moves no other sample to another share. Even
 /// within each shard, and what is left over goes to another share in the next.
 bool ShardDataset::is_of_share(const ShardPlace& place) const {
@@ -408,13 +380,23 @@ void ShardDataset::begin_window() {
   coming_.bad_shards = walk_.bad_shards();
 }
 
-/// One more sample of the coming window. @return false at the end of the shards
+/// One more usable sample of the coming window, as the shards hold them. @return false at the end of the shards
 bool ShardDataset::read_ahead() {
   begin_window();
-  Candidate candidate;
-  if (!read(candidate, coming_.drops)) return false;
-  coming_.samples.push_back(std::move(candidate));
-  return true;
+  while (found_ < options_.most_samples) {
+    std::optional<GroupedSample> sample = walk_.next(coming_.drops);
+    if (!sample) return false;
+    Candidate candidate;
+    if (!take(*sample, candidate, coming_.drops)) continue;
+    candidate.place = walk_.sample_place();
+    walk_.found_usable();
+    ++found_;
+    if (!is_of_share(candidate.place)) continue;
+    if (buffer_ > 1) candidate.draw = draw_of(candidate.place);
+    coming_.samples.push_back(std::move(candidate));
+    return true;
+  }
+  return false;
 }
 
 /// The window that an earlier run began: what lies between its two places, even if some of it
@@ -438,15 +420,13 @@ void ShardDataset::read_begun_window(const LanePosition& begun) {
   if (behind) coming_.samples.push_back(*std::move(behind));
 }
 
-/// The coming window becomes the current one, in the order of its draws. @return false if it is
-/// empty: the end of the epoch
+/// The coming window, which has been read, or the one that an earlier run began becomes the current one,
+/// in the order of its draws. @return false if it is empty: the end of the epoch
 bool ShardDataset::turn_window() {
   const std::optional<LanePosition> begun = std::exchange(begun_, std::nullopt);
   if (begun) {
     read_begun_window(*begun);
   } else {
-    while (coming_.samples.size() < buffer_ && read_ahead()) {
-    }
     if (coming_.samples.empty()) return false;
     current_ = std::exchange(coming_, Window{});
     current_.end = walk_.place();
@@ -491,6 +471,8 @@ LanePosition ShardDataset::position() const {
 bool ShardDataset::next(Candidate& candidate) {
   D2_CHECK(epoch_ >= 0, "start_epoch() comes before next()");
   while (passed_ == current_.samples.size()) {
+    while (!begun_ && coming_.samples.size() < buffer_ && read_ahead()) {
+    }
     if (turn_window()) continue;
     candidate = Candidate{};
     candidate.dropped_before = std::exchange(coming_.drops, DropLog{});

@@ -61,8 +61,7 @@ class ShardWalk {
   void cancel() { cancelled_ = true; }
 
  private:
-  size_t draw_shard();
-  bool open_next_shard(DropLog& drops);
+  bool draw_next_shard();
   void open(const ShardPlace& place);
   bool open_from_start();
   std::optional<GroupedSample> next_of_shard();
@@ -145,7 +144,6 @@ class ShardDataset {
     DropLog drops;                   // while it was read
   };
 
-  bool read(Candidate& candidate, DropLog& drops);
   bool is_of_share(const ShardPlace& place) const;
   void begin_window();
   bool read_ahead();
