@@ -16,37 +16,25 @@
 namespace dalle2 {
 namespace {
 
-Runner add_train(CLI::App& app) {
-  auto o = std::make_shared<TrainCommand>();
-  add_value(app, "--config,--config_file FILE", o->config_path)
+void add_train(CLI::App& app, TrainCommand& command) {
+  add_value(app, "--config,--config_file FILE", command.config_path)
       ->description(
           "Config (JSON). Its root key says what is trained: decoder, prior, vae or clip");
   add_overrides(
-      app, o->overrides, "Override a key of the file, e.g. --set /train/lr=3e-4 (repeatable)");
-  app.add_flag("--strict", o->strict, "Treat warnings about the file as errors");
-  app.add_flag("--dry-run", o->dry_run)
+      app, command.overrides, "Override a key of the file, e.g. --set /train/lr=3e-4 (repeatable)");
+  app.add_flag("--strict", command.strict, "Treat warnings about the file as errors");
+  app.add_flag("--dry-run", command.dry_run)
       ->description(
           "Validate the file, find the shards, build the model and print sizes, without training or writing");
-  app.add_flag("--dump-config", o->dump_config)
+  app.add_flag("--dump-config", command.dump_config)
       ->description("Print the effective config with every default, and stop");
-  add_processes(app, o->processes, "train");
-  app.add_flag("--quiet", o->quiet, "Show only warnings, errors and how the run ended");
-  app.add_flag("--fresh", o->fresh)
+  add_processes(app, command.processes, "train");
+  app.add_flag("--quiet", command.quiet, "Show only warnings, errors and how the run ended");
+  app.add_flag("--fresh", command.fresh)
       ->description("Begin a new run: the whole folder of a run that is in data_path is renamed");
-  add_value(app, "--back-to FILE", o->back_to)
+  add_value(app, "--back-to FILE", command.back_to)
       ->description(
           "Resume from this snapshot of the run in data_path; what is newer moves to abandoned/");
-  return [o] {
-    if (o->config_path.empty()) {
-      throw ConfigError(
-          "no --config: give one, e.g. dalle2-train --config my.json; `dalle2-train init DATA` writes a "
-          "first one\n"
-          "  or a command: sample, evaluate, inspect, fsck, convert, ema, schema, report, sync, "
-          "shards. "
-          "`dalle2-train --help` lists all.");
-    }
-    return run_train(*o);
-  };
 }
 
 template <class Command>
@@ -373,7 +361,8 @@ int run_command_line(int argc, char** argv) {
         commands.emplace_back(sub, add(*sub));
         add_rules(*sub);
       };
-  const Runner train = add_train(app);
+  TrainCommand train;
+  add_train(app, train);
   command(app,
           "sample",
           "Draw pictures from a decoder's checkpoint, or image embeddings from a prior's",
@@ -454,7 +443,7 @@ int run_command_line(int argc, char** argv) {
     check_stdout();
     return static_cast<int>(code);
   }
-  return static_cast<int>(train());
+  return static_cast<int>(run_train(train));
 }
 
 CLI::Validator whole_number(int64_t most) {

@@ -93,7 +93,7 @@ RunCheckpoints::RunCheckpoints(RunSession& session,
       config_(config),
       texts_(std::move(texts)) {}
 
-bool RunCheckpoints::start(const std::function<void()>& prepare) {
+void RunCheckpoints::start() {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
   // The whole config, and what the reference's W&B logger adds to it.
@@ -110,16 +110,17 @@ bool RunCheckpoints::start(const std::function<void()>& prepare) {
   session_.together("looking at what an earlier run left", [&] {
     if (group.is_main()) tracker.open([this] { session_.throw_if_signalled(); });
   });
-  const ProcessGroup::BusyScope busy(group, "resuming what an earlier run left");
-  std::optional<Found> found;
   const StartPlan plan = plan_of_main();
-  session_.together("loading a checkpoint", [&] { found = take_up(plan); });
-  check_same_start(found);
-  prepare();
-  const bool resumes = found && found->reason.empty();
+  session_.together("loading a checkpoint", [&] { take_up(plan); });
+  check_same_start();
+}
+
+bool RunCheckpoints::begin() {
+  Tracker& tracker = session_.tracker();
+  const bool resumes = found_ && found_->reason.empty();
   session_.together("beginning the run", [&] {
-    if (found && !resumes) log_info("ckpt", "Starting from zero: {}", found->reason);
-    tracker.begin(resumes ? loaded_from(found->path) : LoadedState{});
+    if (found_ && !resumes) log_info("ckpt", "Starting from zero: {}", found_->reason);
+    tracker.begin(resumes ? loaded_from(found_->path) : LoadedState{});
   });
   tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
   return resumes;
@@ -134,9 +135,9 @@ LoadedState RunCheckpoints::loaded_from(const std::string& path) const {
 }
 
 /// All ranks read the files by themselves: they have to find the same.
-void RunCheckpoints::check_same_start(const std::optional<Found>& found) {
+void RunCheckpoints::check_same_start() {
   ProcessGroup& group = session_.group();
-  const std::string own = found ? found->path : "no checkpoint";
+  const std::string own = found_ ? found_->path : "no checkpoint";
   const std::vector<std::string> paths = group.gather_texts(own, "checkpoint to start from");
   for (size_t rank = 0; rank < paths.size(); ++rank) {
     if (paths[rank] == paths.front()) continue;
@@ -183,28 +184,26 @@ StartPlan RunCheckpoints::plan_of_main() {
 }
 
 /// Loads the first of the plan's files that is good.
-std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& plan) {
-  Found found;
+void RunCheckpoints::take_up(const StartPlan& plan) {
   const auto take = [&](const std::string& path) {
     const Value checkpoint = read_checkpoint(path);
     const Cursor root(checkpoint, path);
     const HeldStages held = held_by(root);
     if (!plan.resumes() && is_base(root, held)) {
       load_base(checkpoint, path, held);
-      found = {.path = path,
-               .reason = trainer_.uses_lora() ? "adapters on the weights of " + path
-                         : held.only_untrained()
-                             ? path + " gives the stages that this run does not train"
-                             : "with the weights of " + path};
+      found_ = {.path = path,
+                .reason = trainer_.uses_lora() ? "adapters on the weights of " + path
+                          : held.only_untrained()
+                              ? path + " gives the stages that this run does not train"
+                              : "with the weights of " + path};
       return;
     }
     if (plan.resumes()) check_fits_kind(root, texts_.kind);
     load(checkpoint, path, config_.allow_changed_config);
-    found = {.path = path};
+    found_ = {.path = path};
   };
-  if (take_first(plan, session_.tracker().data_path(), take)) return found;
-  if (trainer_.uses_lora()) throw_no_base(trainer_.model_name());
-  return std::nullopt;
+  const bool is_found = take_first(plan, session_.tracker().data_path(), take).has_value();
+  if (!is_found && trainer_.uses_lora()) throw_no_base(trainer_.model_name());
 }
 
 /// @param allows_changes of the config since the file was saved, where they are of meaning

@@ -123,14 +123,14 @@ class RunCheckpoints {
                  const SharedTrainConfig& config,
                  ConfigTexts texts);
 
-  /// Resumes from the first file of the tracker's list that can be read and holds finite weights, or
-  /// starts from zero; then the run may write. One whose config does not fit ends the start.
+  /// Takes up the first file of the tracker's list that can be read and holds finite weights; without one
+  /// the run starts from zero. One whose config does not fit ends the start. Nothing is written.
   /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
   /// the checkpoint another meaning, or adapters find no weights to stand on; StoppedError on all
   /// ranks after a signal while it looked, with nothing changed
-  /// @param prepare called when the state stands and nothing is written yet; may throw
-  /// @return whether it resumes
-  bool start(const std::function<void()>& prepare);
+  void start();
+  /// After start(): now the run may write. @return whether it resumes
+  bool begin();
   /// Says where in the run a start from a checkpoint begins.
   void tell_resuming() const;
   /// How much data the run has. Call it before start(), which compares it with the checkpoint.
@@ -172,7 +172,7 @@ class RunCheckpoints {
   };
 
   LoadedState loaded_from(const std::string& path) const;
-  std::optional<Found> take_up(const StartPlan& plan);
+  void take_up(const StartPlan& plan);
   void load(const Value& checkpoint, const std::string& path, bool allows_changes);
   void read_own(const Cursor& root);
   void load_base(const Value& checkpoint, const std::string& path, const HeldStages& held);
@@ -180,7 +180,7 @@ class RunCheckpoints {
   HeldStages held_by(const Cursor& root) const;
   void carry_untrained(const Cursor& root);
   StartPlan plan_of_main();
-  void check_same_start(const std::optional<Found>& found);
+  void check_same_start();
   void check_same_weights();
   void check_state() const;
   void start_saving(SaveRequest request, Value checkpoint, Value model);
@@ -194,6 +194,7 @@ class RunCheckpoints {
   const SharedTrainConfig& config_;
   ConfigTexts texts_;
   DataSize data_size_;
+  std::optional<Found> found_;  // by start(); none: it starts from zero
   int64_t roll_backs_ = 0;
   std::optional<int64_t> log_lines_;  // of the state that was loaded
   int64_t averages_saved_at_ = 0;     // steps of the first trained part

@@ -115,7 +115,8 @@ class ClipRun : public ShardRun {
   void prepare() override {
     ShardRun::prepare();
     // Which clip_needs() checks.
-    session_.on_main("looking at a picture", [&] { data_.examples("train", 1); });
+    session_.together(
+        "looking at a picture", [&] { data_.examples("train", 1); }, {.on_main = true});
     const std::string& saved = trainer_.merges();
     if (!saved.empty()) return take_vocabulary(saved, "the checkpoint's vocabulary");
     if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
@@ -124,8 +125,9 @@ class ClipRun : public ShardRun {
           "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
     }
     std::string merges;  // rank 0 reads or trains it, and the others take its own
-    session_.on_main("making the vocabulary",
-                     [&] { merges = make_clip_tokenizer(config_.clip, data_).merges(); });
+    session_.together("making the vocabulary",
+                      [&] { merges = make_clip_tokenizer(config_.clip, data_).merges(); },
+                      {.on_main = true});
     take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
     trainer_.set_merges(tokenizer_->merges());
   }

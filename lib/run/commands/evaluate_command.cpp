@@ -273,8 +273,8 @@ ExitCode evaluate(const EvaluateCommand& command) {
       load_config<parse>(command.config_path, with_checkpoints({.overrides = command.overrides}));
   if (command.processes > 1) return launch(command.processes);
   const SharedTrainConfig& train = loaded.config.train;
-  const PassWork work = pass_work(loaded);
-  return as_one_of_several(train, work, loaded.warnings, [&](ProcessGroup& group) {
+  const Meeting meeting = meeting_of(train, pass_work(loaded), loaded.warnings);
+  return as_one_of_several(meeting, [&](ProcessGroup& group) {
     check_same_config(group, loaded.full_json, train.device);
     {
       const ProcessGroup::BusyScope busy(group, "evaluating");

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -60,21 +59,29 @@ void check_same_config(ProcessGroup& group,
   }
 }
 
-namespace {
+Meeting meeting_of(const SharedTrainConfig& config,
+                   const PassWork& work,
+                   const std::vector<std::string>& warnings) {
+  return {.work = work,
+          .warnings = warnings,
+          .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds),
+          .device_of = [&config](const World& world) { return prepare_device(config, world); }};
+}
 
-/// @param config_warnings to be logged on rank 0 @param device_of where the tensors of a rank are. A process
-/// that is alone reports itself a device that is not there.
-ExitCode meet_and_run(const PassWork& work,
-                      const std::vector<std::string>& config_warnings,
-                      std::chrono::seconds hang_timeout,
-                      const std::function<at::Device(const World&)>& device_of,
-                      const std::function<ExitCode(ProcessGroup&)>& part) {
+Meeting meeting_of(const std::string& device) {
+  return {.device_of = [device](const World& world) {
+    return device_of_rank(device, "--device", WithoutGpu::kError, world);
+  }};
+}
+
+ExitCode as_one_of_several(const Meeting& meeting,
+                           const std::function<ExitCode(ProcessGroup&)>& part) {
   const World world = world_from_environment();
   if (!world.is_main()) set_least_log_level(LogLevel::kWarning);
-  for (const std::string& warning : config_warnings) {
+  for (const std::string& warning : meeting.warnings) {
     if (world.is_main()) log_warning("config", "{}", warning);
   }
-  choose_threads(world, work);
+  choose_threads(world, meeting.work);
   const CoreWatch watch(/*tells=*/world.is_main());
   std::optional<ProcessGroup> group;
   // LibTorch's warnings of a lost connection are pages of stack frames, and the watch reports the loss.
@@ -82,11 +89,11 @@ ExitCode meet_and_run(const PassWork& work,
   if (!world.is_alone() && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr)
     FLAGS_caffe2_log_level = kErrors;
   try {
-    const at::Device device = world.is_alone() ? at::Device(at::kCPU) : device_of(world);
+    const at::Device device = world.is_alone() ? at::Device(at::kCPU) : meeting.device_of(world);
     group.emplace(world,
                   GroupOptions{.device = device,
                                .device_id = device.is_cuda() ? gpu_uuid(device.index()) : "",
-                               .hang_timeout = hang_timeout});
+                               .hang_timeout = meeting.hang_timeout});
     return part(*group);
   } catch (const StoppedError&) {
     if (group) throw;
@@ -96,25 +103,6 @@ ExitCode meet_and_run(const PassWork& work,
     write_failure_file(world, error.what());
     throw;
   }
-}
-
-}  // namespace
-
-ExitCode as_one_of_several(const SharedTrainConfig& config,
-                           const PassWork& work,
-                           const std::vector<std::string>& config_warnings,
-                           const std::function<ExitCode(ProcessGroup&)>& part) {
-  const auto device_of = [&](const World& world) { return prepare_device(config, world); };
-  const std::chrono::seconds hang_timeout(config.hang_timeout_seconds);
-  return meet_and_run(work, config_warnings, hang_timeout, device_of, part);
-}
-
-ExitCode as_one_of_several(const std::string& device,
-                           const std::function<ExitCode(ProcessGroup&)>& part) {
-  const auto device_of = [&](const World& world) {
-    return device_of_rank(device, "--device", WithoutGpu::kError, world);
-  };
-  return meet_and_run({}, {}, GroupOptions().hang_timeout, device_of, part);
 }
 
 ExitCode launch(int64_t processes) {

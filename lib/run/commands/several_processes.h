@@ -3,6 +3,7 @@
 // has; they meet, and what ends one ends all.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -19,16 +20,24 @@ namespace dalle2 {
 /// @throws ConfigError where another program starts the processes already
 ExitCode launch(int64_t processes);
 
-/// Runs `part` as the process that the environment says this is, with the number of threads that choose_threads() gives. Logs
-/// the warnings of the config on rank 0.
-/// @param work pass_work() @return what `part` returns, or kStopped for a signal before the processes had met
-ExitCode as_one_of_several(const SharedTrainConfig& config,
-                           const PassWork& work,
-                           const std::vector<std::string>& config_warnings,
-                           const std::function<ExitCode(ProcessGroup&)>& part);
+/// How the processes of a command meet.
+struct Meeting {
+  PassWork work = {};                      ///< pass_work()
+  std::vector<std::string> warnings = {};  ///< of the config, to be logged on rank 0
+  std::chrono::seconds hang_timeout = GroupOptions().hang_timeout;
+  /// Where the tensors of a rank are. A process that is alone reports itself a device that is not there.
+  std::function<at::Device(const World&)> device_of = {};
+};
+/// That of a command with a config.
+Meeting meeting_of(const SharedTrainConfig& config,
+                   const PassWork& work,
+                   const std::vector<std::string>& warnings);
+/// That of a command whose device is an option. @param device of --device
+Meeting meeting_of(const std::string& device);
 
-/// The same of a command whose device is an option. @param device of --device
-ExitCode as_one_of_several(const std::string& device,
+/// Runs `part` as the process that the environment says this is, with the number of threads that choose_threads() gives.
+/// @return what `part` returns, or kStopped for a signal before the processes had met
+ExitCode as_one_of_several(const Meeting& meeting,
                            const std::function<ExitCode(ProcessGroup&)>& part);
 
 /// Ranks of different configs would compute what nobody asked for, or wait for each other in vain.

@@ -661,13 +661,13 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
 ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
   const LoadedDecoderConfig loaded = load_latent_config(command);
   if (command.processes > 1) return launch(command.processes);
-  return as_one_of_several(command.device,
+  return as_one_of_several(meeting_of(command.device),
                            [&](ProcessGroup& group) { return encode(command, loaded, group); });
 }
 
 ExitCode run_shards_embed(const ShardsEmbedCommand& command) {
   if (command.processes > 1) return launch(command.processes);
-  return as_one_of_several(command.device,
+  return as_one_of_several(meeting_of(command.device),
                            [&](ProcessGroup& group) { return embed(command, group); });
 }
 

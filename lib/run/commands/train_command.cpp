@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 #include <variant>
 
@@ -266,6 +267,14 @@ std::string program_version_text(const std::string& device) {
 }
 
 ExitCode run_train(const TrainCommand& command) {
+  if (command.config_path.empty()) {
+    throw ConfigError(
+        "no --config: give one, e.g. dalle2-train --config my.json; `dalle2-train init DATA` writes a "
+        "first one\n"
+        "  or a command: sample, evaluate, inspect, fsck, convert, ema, schema, report, sync, "
+        "shards. "
+        "`dalle2-train --help` lists all.");
+  }
   std::error_code ignored;
   if (!std::filesystem::exists(command.config_path, ignored)) {
     throw ConfigError("{}: no such file (--config, relative to {})",
@@ -290,9 +299,8 @@ ExitCode run_train(const TrainCommand& command) {
   }
   if (command.dry_run) return dry_run(command, loaded);
   if (command.processes > 1) return launch(command.processes);
-  return as_one_of_several(*loaded.train, loaded.work, loaded.warnings, [&](ProcessGroup& group) {
-    return train(command, loaded, group);
-  });
+  return as_one_of_several(meeting_of(*loaded.train, loaded.work, loaded.warnings),
+                           std::bind_front(train, std::cref(command), std::cref(loaded)));
 }
 
 }  // namespace dalle2

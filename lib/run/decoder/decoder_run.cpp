@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 #include <optional>
 
@@ -240,7 +241,10 @@ class DecoderRun : public ShardRun {
  private:
   void prepare() override {
     ShardRun::prepare();
-    session_.on_main("looking at a picture", [&] { check_example(data_, clip_, loaded_); });
+    session_.together(
+        "looking at a picture",
+        std::bind_front(check_example, std::cref(data_), std::cref(clip_), std::cref(loaded_)),
+        {.on_main = true});
     training_ = examples("train");
     test_ = examples("test");
     tell_latents();
@@ -315,10 +319,11 @@ class DecoderRun : public ShardRun {
     }
     metrics_->gather(group);
     MetricValues found;
-    session_.on_main("computing the metrics", [&] {
+    const auto compute = [&] {
       found = compute_figures(*metrics_);
       keep_real_features(config_, *metrics_);
-    });
+    };
+    session_.together("computing the metrics", compute, {.on_main = true});
     metrics_->reset();  // all features of all ranks: no memory for the next epoch
     return found;
   }
@@ -363,8 +368,9 @@ class DecoderRun : public ShardRun {
   /// them to the others, so that all draw for the same. @throws DataError, NetworkError, StoppedError
   std::optional<Batch> examples(const std::string& split) {
     std::optional<Batch> own;
-    session_.on_main("reading the samples for pictures",
-                     [&] { own = data_.examples(split, config_.train.n_sample_images); });
+    session_.together("reading the samples for pictures",
+                      [&] { own = data_.examples(split, config_.train.n_sample_images); },
+                      {.on_main = true});
     return batch_of_main(session_.group(), std::move(own));
   }
   /// Each rank draws a stretch of the pictures; rank 0 logs all. Checks for a stop signal before each step

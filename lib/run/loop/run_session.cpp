@@ -117,17 +117,24 @@ void RunSession::throw_if_signalled() const {
   if (stop_requested() != 0) throw_stopped();
 }
 
-void RunSession::together(const std::string& what, const std::function<void()>& part) {
+void RunSession::together(const std::string& what,
+                          const std::function<void()>& part,
+                          Together how) {
   bool stopped = false;
   std::optional<OutsideFault> fault;
   {
     const ProcessGroup::BusyScope busy(*group_, what);
     try {
-      part();
+      if (!how.on_main || group_->is_main()) part();
     } catch (const StoppedError&) {
       stopped = true;
     } catch (const OutsideFault& outside) {
       fault = outside;
+    } catch (const PeerError&) {
+      throw;
+    } catch (const Error&) {
+      if (!how.from_outside) throw;
+      fault = OutsideFault{std::current_exception()};
     }
   }
   const bool ends = group_->any(stopped || fault, what);

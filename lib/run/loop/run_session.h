@@ -68,6 +68,12 @@ at::Device prepare_device(const SharedTrainConfig& train, const World& world = {
 /// " on each of 4 ranks", for messages; empty where the process is alone.
 std::string of_each_rank(const ProcessGroup& group);
 
+/// Who does a part that RunSession::together() runs, and what its faults are.
+struct Together {
+  bool on_main = false;       ///< rank 0 alone, for which the others wait
+  bool from_outside = false;  ///< an Error is an OutsideFault
+};
+
 class RunSession {
  public:
   /// Checks what can be checked of the tracker's config, and logs program, device and threads;
@@ -103,11 +109,7 @@ class RunSession {
   void throw_if_signalled() const;
   /// Runs work that each rank does by itself. @throws StoppedError on all ranks if it was thrown on
   /// any; an OutsideFault on the rank that has it, and then StoppedError on the others
-  void together(const std::string& what, const std::function<void()>& part);
-  /// The same for work of rank 0 alone, for which the others wait.
-  void on_main(const std::string& what, const std::function<void()>& part) {
-    together(what, group_->is_main() ? part : std::function<void()>([] {}));
-  }
+  void together(const std::string& what, const std::function<void()>& part, Together how = {});
 
   /// Each rank looks for the data by itself. @param names of what it found, or a hash of them
   /// @param what the data are, "pictures" @param key of the config that names them

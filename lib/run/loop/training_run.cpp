@@ -89,28 +89,55 @@ void TrainingRun::open() {
   log_info("train", "mixed precision: {} ({})", name, chosen.reason);
 }
 
-/// The loggers hear how it ended.
 ExitCode TrainingRun::run() {
   using Outcome = RunEnd::Outcome;
-  const auto tell = [this](Outcome outcome, ExitCode code) {
-    try {
-      checkpoints_.wait();  // a save in the background uses the tracker
-    } catch (const std::exception& error) {
-      log_error("ckpt", "{}", error.what());
-    }
-    session_.tracker().finish({.outcome = outcome, .exit_code = static_cast<int>(code)});
-  };
   try {
-    const ExitCode code = run_to_the_end();
-    tell(code == ExitCode::kDone ? Outcome::kDone : Outcome::kStopped, code);
+    bool is_finished = false;
+    {
+      const ProcessGroup::BusyScope busy(session_.group(), "resuming what an earlier run left");
+      checkpoints_.start();
+      prepare();
+      if (checkpoints_.begin()) {
+        remember_skips();
+        is_finished = was_finished();
+        if (!is_finished) checkpoints_.tell_resuming();
+      }
+    }
+    ExitCode code = is_finished ? ExitCode::kDone : ExitCode::kStopped;
+    latest_at_ = session_.group().heard_seconds();
+    began_with_seen_ = any_position_->samples_seen;
+    std::exception_ptr fault;
+    try {
+      if (!is_finished) code = run_epochs();
+    } catch (const StoppedError&) {  // the same command does what was under way again
+    } catch (const OutsideFault& outside) {
+      fault = outside.fault;
+    }
+    if (is_finished) {
+      checkpoints_.finish(code);
+    } else {
+      end(code, fault);
+    }
+    tell_end(code == ExitCode::kDone ? Outcome::kDone : Outcome::kStopped, code);
     return code;
   } catch (const Error& error) {
-    tell(error.code() == ExitCode::kStopped ? Outcome::kStopped : Outcome::kFailed, error.code());
+    tell_end(error.code() == ExitCode::kStopped ? Outcome::kStopped : Outcome::kFailed,
+             error.code());
     throw;
   } catch (...) {
-    tell(Outcome::kFailed, ExitCode::kFailed);
+    tell_end(Outcome::kFailed, ExitCode::kFailed);
     throw;
   }
+}
+
+/// The loggers hear how it ended.
+void TrainingRun::tell_end(RunEnd::Outcome outcome, ExitCode code) {
+  try {
+    checkpoints_.wait();  // a save in the background uses the tracker
+  } catch (const std::exception& error) {
+    log_error("ckpt", "{}", error.what());
+  }
+  session_.tracker().finish({.outcome = outcome, .exit_code = static_cast<int>(code)});
 }
 
 /// The same for every start of one command that has nothing left to do.
@@ -118,37 +145,22 @@ std::string TrainingRun::finish_mark() const {
   return fmt::format("{} samples, config {}", any_position_->samples_seen, config_sha256_);
 }
 
-/// Whether an earlier start of the same command did all of it, pictures and figures too.
+/// Whether an earlier start of the same command did all of it, pictures and figures too: then it says so.
 bool TrainingRun::was_finished() {
   if (!has_trained_all()) return false;
   ProcessGroup& group = session_.group();
   const bool same = group.is_main() && session_.tracker().finished_as() == finish_mark();
-  return !group.text_of_main(same ? "finished" : "", "whether the run has finished").empty();
+  if (group.text_of_main(same ? "finished" : "", "whether the run has finished").empty())
+    return false;
+  session_.end_quiet();
+  log_info("train",
+           "nothing left to do: the run has finished; to train further, raise epochs (for a VAE "
+           "num_train_steps) in /train");
+  return true;
 }
 
-ExitCode TrainingRun::run_to_the_end() {
-  if (checkpoints_.start([this] { prepare(); })) {
-    remember_skips();
-    if (was_finished()) {
-      session_.end_quiet();
-      log_info(
-          "train",
-          "nothing left to do: the run has finished; to train further, raise epochs (for a VAE "
-          "num_train_steps) in /train");
-      return checkpoints_.finish(ExitCode::kDone);
-    }
-    checkpoints_.tell_resuming();
-  }
-  ExitCode code = ExitCode::kStopped;
-  latest_at_ = session_.group().heard_seconds();
-  began_with_seen_ = any_position_->samples_seen;
-  std::exception_ptr fault;
-  try {
-    code = run_epochs();
-  } catch (const StoppedError&) {  // the same command does what was under way again
-  } catch (const OutsideFault& outside) {
-    fault = outside.fault;
-  }
+/// Saves the state, and notes that the run has finished. @throws the fault of a rank
+void TrainingRun::end(ExitCode code, const std::exception_ptr& fault) {
   if (code == ExitCode::kStopped) {
     session_
         .stop_asked();  // whatever heard of the signal first: it is reported, and nothing copied
@@ -160,13 +172,12 @@ ExitCode TrainingRun::run_to_the_end() {
     checkpoints_.save_averages();
   }
   checkpoints_.finish(code);
-  if (code != ExitCode::kDone) return code;
+  if (code != ExitCode::kDone) return;
   try {
     session_.tracker().finish_as(finish_mark());
   } catch (const Error& error) {  // costs the next start its last epoch's pictures, no more
     log_warning("track", "the end of the run could not be noted: {}", error.what());
   }
-  return code;
 }
 
 /// The fault counts, whatever becomes of the save.
@@ -213,6 +224,7 @@ ExitCode TrainingRun::run_epochs() {
       if (position.actions_due != 0) repeat_actions();  // a stop cut them off
       const int64_t epoch = position.epoch;
       try {
+        open_epoch();
         train_epoch();
       } catch (const TooManySkips& skips) {
         roll_back(skips);
@@ -236,7 +248,6 @@ ExitCode TrainingRun::run_epochs() {
 
 /// The updates of an epoch, to its end or to a stop. @throws TooManySkips
 void TrainingRun::train_epoch() {
-  open_epoch();
   restart_step_clock();
   bool whole = false;
   try {

@@ -240,8 +240,9 @@ class TrainingRun {
     int64_t part, in_a_row;
   };
 
-  ExitCode run_to_the_end();
   ExitCode run_epochs();
+  void end(ExitCode code, const std::exception_ptr& fault);
+  void tell_end(RunEnd::Outcome outcome, ExitCode code);
   void train_epoch();
   bool train_groups();
   void after_update(int64_t samples);

@@ -386,8 +386,9 @@ class PriorRun : public RowRun<PriorDataset> {
     if (online) {
       const char* label = has_average ? "validation loss without averaging" : "validation loss";
       records.push_back(loss_record("online-validation", label, *online));
-      session_.on_main("similarities of the validation rows",
-                       [&] { draw_similarities(folder, records); });
+      session_.together("similarities of the validation rows",
+                        [&] { draw_similarities(folder, records); },
+                        {.on_main = true});
       loss = has_average ? mean_loss("val", /*averaged=*/true, dropped_again).value() : *online;
       if (has_average) records.push_back(loss_record(folder, "validation loss", loss));
       records.push_back({{{"tracking/validation length (minutes)", timer.seconds() / 60}}, {}});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -71,19 +72,12 @@ std::optional<Batch> ShardRun::next_batch(ShardLoader& loader) {
   return loader.next();
 }
 
-/// A loader at a place of an epoch. What one rank finds at fault ends all, at the same place.
-/// @throws OutsideFault on that rank; StoppedError on the others, and on all after a signal
-std::unique_ptr<ShardLoader> ShardRun::open_loader(const std::string& split,
-                                                   bool in_order,
-                                                   const LoaderPosition& from) {
-  std::unique_ptr<ShardLoader> loader;
-  session_.together("opening the loader", [&] {
-    from_outside([&] {
-      loader = data_.loader(split, data_config_.batch_size, in_order);
-      loader->start_epoch(position_.epoch, from);
-    });
-  });
-  return loader;
+/// A loader at a place of an epoch. Within together(): what one rank finds at fault ends all, at the same place.
+void ShardRun::open_loader(std::unique_ptr<ShardLoader>& loader,
+                           const std::string& split,
+                           const LoaderPosition& from) {
+  loader = data_.loader(split, data_config_.batch_size, /*in_order=*/split != "train");
+  loader->start_epoch(position_.epoch, from);
 }
 
 void ShardRun::open_epoch() {
@@ -98,7 +92,11 @@ void ShardRun::open_epoch() {
     position_.restart_epoch();
   }
   log_info("train", "Starting epoch {}", position_.epoch);
-  loader_ = open_loader("train", /*in_order=*/false, position_.loader);
+  session_.together(
+      "opening the loader",
+      std::bind_front(
+          &ShardRun::open_loader, this, std::ref(loader_), "train", std::cref(position_.loader)),
+      {.from_outside = true});
 }
 
 bool ShardRun::read_group() {
@@ -149,7 +147,9 @@ void ShardRun::save_snapshot() {
 /// @throws StoppedError: what was saved begins the validation again. After a kill the run resumes before it
 void ShardRun::validate_epoch() {
   session_.progress().pause();
-  const auto loader = open_loader("val", /*in_order=*/true, {});
+  std::unique_ptr<ShardLoader> loader;
+  session_.together(
+      "opening the loader", [&] { open_loader(loader, "val", {}); }, {.from_outside = true});
   std::vector<LossSum> losses(static_cast<size_t>(any_trainer_->num_parts()));
   int64_t steps = 0, batches = 0;
   int64_t samples = 0;

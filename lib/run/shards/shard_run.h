@@ -142,9 +142,9 @@ class ShardRun : public TrainingRun {
   void after_step() override;
   void close_epoch(bool whole) override;
   void end_epoch() override;
-  std::unique_ptr<ShardLoader> open_loader(const std::string& split,
-                                           bool in_order,
-                                           const LoaderPosition& from);
+  void open_loader(std::unique_ptr<ShardLoader>& loader,
+                   const std::string& split,
+                   const LoaderPosition& from);
   void save_snapshot();
   void validate_epoch();
   void log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples);

@@ -317,15 +317,15 @@ class VaeRun : public RowRun<ImageFolder> {
   }
   void save_grids() {
     const HeldAverages averages = trainer_.hold_averages();
-    session_.together("reconstructions", [&] {
-      if (!session_.group().is_main()) return;
+    const auto draw = [&] {
       const int64_t count = std::min(kMostGridPictures, config_.data.batch_size);
       const auto batch = from_outside([&] { return data_.batch("val", 0, 0, count); });
       if (!batch || batch->size() == 0) return;
       const at::Tensor images = as_floats(batch->images);
       if (trainer_.uses_ema()) save_grid(images, /*averaged=*/true);
       save_grid(images, /*averaged=*/false);
-    });
+    };
+    session_.together("reconstructions", draw, {.on_main = true});
     restart_step_clock();
   }
   /// Pictures on the left, what the VAE makes of them on the right.
