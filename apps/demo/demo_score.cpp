@@ -45,9 +45,7 @@ std::vector<DemoAttributes> load_truth(const std::string& path) {
 }
 
 std::vector<std::string> drawn_files(const std::string& folder) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored))
-    throw DataError("{}: no such folder (--drawn)", folder);
+  if (!is_folder(folder)) throw DataError("{}: no such folder (--drawn)", folder);
   std::vector<std::string> files = files_in_folder(folder);
   std::erase_if(files, [](const std::string& file) {
     return !file.ends_with(".png") || std::filesystem::path(file).filename() == kSheetFile;

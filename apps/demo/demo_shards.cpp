@@ -135,8 +135,7 @@ std::vector<std::string> earlier_files(const std::string& out) {
     if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
   }
   for (const char* name : {kTruthFile, kCaptionsFile, kEmbeddingsManifest}) {
-    std::error_code ignored;
-    if (std::filesystem::exists(out + "/" + name, ignored)) found.emplace_back(name);
+    if (path_exists(out + "/" + name)) found.emplace_back(name);
   }
   return found;
 }

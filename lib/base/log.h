@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <utility>
@@ -43,6 +44,12 @@ void log_live(const std::string& text);
 
 /// True if stdout is a terminal that can show a live line.
 bool log_is_terminal();
+
+/// Writes a line on stdout as it is: the result of a command.
+template <class... Args>
+void print_line(fmt::format_string<Args...> text, Args&&... args) {
+  std::puts(fmt::format(text, std::forward<Args>(args)...).c_str());
+}
 
 /// Makes sure that everything printed on stdout was written: otherwise its reader has only a part
 /// and must not take it for the whole. @throws ResourceError (full disk, closed pipe)

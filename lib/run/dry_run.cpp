@@ -8,7 +8,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -104,7 +103,7 @@ void check_loaded_file(const std::string& path,
     load_state_dict(*plan.model, weights, "", /*strict=*/!takes_new_adapters, path);
     check_finite(*plan.model, path);
   }
-  std::printf("would load: %s\n", path.c_str());
+  print_line("would load: {}", path);
 }
 
 /// "arithmetic: float32, TF32 in convolutions"
@@ -116,8 +115,7 @@ void print_arithmetic(const SharedTrainConfig& train, const at::Device& device) 
       chosen.precision == MixedPrecision::no
           ? "float32"
           : enum_names<MixedPrecision>[static_cast<size_t>(chosen.precision)];
-  std::printf("%s\n",
-              fmt::format("arithmetic: {}{}{}", name, tf32.empty() ? "" : ", ", tf32).c_str());
+  print_line("arithmetic: {}{}{}", name, tf32.empty() ? "" : ", ", tf32);
 }
 
 /// Gradients of the lanes beside the first.
@@ -167,23 +165,23 @@ void check_disk(const std::string& data_path, uint64_t checkpoint_bytes) {
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
   for (const DryRunPlan::Network& network : plan.networks) {
     if (!network.module) {
-      std::printf("%s: not trained, takes no memory\n", network.label.c_str());
+      print_line("{}: not trained, takes no memory", network.label);
       continue;
     }
-    std::printf("%s: %s parameters%s%s\n",
-                network.label.c_str(),
-                with_commas(count_parameters(*network.module).total).c_str(),
-                network.note.empty() ? "" : ", ",
-                network.note.c_str());
+    print_line("{}: {} parameters{}{}",
+               network.label,
+               with_commas(count_parameters(*network.module).total),
+               network.note.empty() ? "" : ", ",
+               network.note);
   }
   const ParameterCount all = count_parameters(*plan.model);
   if (plan.networks.size() > 1) {
-    std::printf("all networks: %s parameters\n", with_commas(all.total).c_str());
+    print_line("all networks: {} parameters", with_commas(all.total));
   }
   if (train.lora.rank == 0) return;
-  std::printf("adapters of rank %ld: %s parameters are trained, the others are frozen\n",
-              static_cast<long>(train.lora.rank),
-              with_commas(all.training).c_str());
+  print_line("adapters of rank {}: {} parameters are trained, the others are frozen",
+             train.lora.rank,
+             with_commas(all.training));
 }
 
 }  // namespace
@@ -256,18 +254,16 @@ PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, b
 void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainConfig& train) {
   const int64_t per_step = batch_size * train.grad_accum_every;
   const int64_t steps = (epoch_samples + per_step - 1) / per_step;
-  std::printf("samples per epoch: %s\nsteps: %s per epoch, %s in %s\n",
-              with_commas(epoch_samples).c_str(),
-              with_commas(steps).c_str(),
-              with_commas(steps * train.epochs).c_str(),
-              counted(train.epochs, "epoch").c_str());
+  print_line("samples per epoch: {}\nsteps: {} per epoch, {} in {}",
+             with_commas(epoch_samples),
+             with_commas(steps),
+             with_commas(steps * train.epochs),
+             counted(train.epochs, "epoch"));
 }
 
 void print_pictures(const PictureTally& pictures, const DecodeOptions& options) {
   for (const std::string& line : pictures.describe(options)) {
-    std::printf("of the first %s: %s\n",
-                counted(pictures.looked_at, "training picture").c_str(),
-                line.c_str());
+    print_line("of the first {}: {}", counted(pictures.looked_at, "training picture"), line);
   }
 }
 
@@ -284,16 +280,16 @@ void print_shards(ShardData& data,
     const bool trains = std::string(split) == "train";
     const int64_t samples = data.count_samples(split, dropped, trains ? &pictures : nullptr);
     if (trains) train_samples = samples;
-    std::printf("%s: %s in %s%s\n",
-                split,
-                counted(samples, "sample").c_str(),
-                counted(data.num_shards(split), "shard").c_str(),
-                dropped.empty() ? "" : ("; " + describe_drops(dropped)).c_str());
+    print_line("{}: {} in {}{}",
+               split,
+               counted(samples, "sample"),
+               counted(data.num_shards(split), "shard"),
+               dropped.empty() ? "" : "; " + describe_drops(dropped));
   }
   print_pictures(pictures, data.reading());
   const bool draws_without_end = data.config().resample_train && train_samples > 0;
   if (draws_without_end && !loop.epoch_samples) {
-    std::printf("samples per epoch: without end (resample_train without /train/epoch_samples)\n");
+    print_line("samples per epoch: without end (resample_train without /train/epoch_samples)");
     return;
   }
   int64_t samples = loop.epoch_samples.value_or(train_samples);
@@ -311,11 +307,10 @@ void print_sizes(const DryRunPlan& plan,
   const int64_t checkpoint = parameters.bytes +
                              (2 + average_copies(train)) * parameters.trained_bytes +
                              plan.carried_bytes;
-  std::printf(
-      "checkpoint: about %s, model file: about %s\n",
-      human_bytes(static_cast<uint64_t>(checkpoint)).c_str(),
-      human_bytes(static_cast<uint64_t>(parameters.total * kBytesPerValue + plan.carried_bytes))
-          .c_str());
+  print_line(
+      "checkpoint: about {}, model file: about {}",
+      human_bytes(static_cast<uint64_t>(checkpoint)),
+      human_bytes(static_cast<uint64_t>(parameters.total * kBytesPerValue + plan.carried_bytes)));
   check_disk(plan.data_path, static_cast<uint64_t>(checkpoint));
   print_arithmetic(train, device);
   if (plan.cuda_graph) {
@@ -325,15 +320,15 @@ void print_sizes(const DryRunPlan& plan,
   const bool on_cpu = device.is_cpu();
   PeakMemory memory = peak_memory(plan, train, on_cpu);
   if (plan.fit_budget) {
-    for (const std::string& line : plan.fit_budget(memory)) std::printf("%s\n", line.c_str());
+    for (const std::string& line : plan.fit_budget(memory)) print_line("{}", line);
   }
   const uint64_t peak = memory.peak();
-  std::printf(
-      "peak memory of %s: about %s\n",
-      fmt::format("{} {}", processes == 1 ? "the" : "each", on_cpu ? "process" : "GPU").c_str(),
-      human_bytes(peak).c_str());
+  print_line("peak memory of {} {}: about {}",
+             processes == 1 ? "the" : "each",
+             on_cpu ? "process" : "GPU",
+             human_bytes(peak));
   check_memory(peak, device, processes);
-  std::printf("nothing was trained or written (--dry-run)\n");
+  print_line("nothing was trained or written (--dry-run)");
 }
 
 void finish_dry_run(DryRunPlan& plan,

@@ -9,6 +9,11 @@
 
 namespace dalle2 {
 
+/// Whether something lies at a path, and whether that is a folder. Not if the system does not say, as of
+/// a list of urls that is longer than a path.
+bool path_exists(const std::filesystem::path& path);
+bool is_folder(const std::filesystem::path& path);
+
 /// The names in a folder of this machine, in no order; none of one that is not there or cannot be
 /// opened. @throws DataError if the listing breaks off: what it gave is not the whole
 std::vector<std::string> names_in_folder(const std::string& folder);

@@ -140,6 +140,16 @@ bool is_data_extension(const std::string& extension) {
   return std::find(kOfData.begin(), kOfData.end(), extension) != kOfData.end();
 }
 
+bool path_exists(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
 std::filesystem::path canonical_folder(const std::filesystem::path& folder) {
   std::error_code error;
   // Links first: `link/..` is the folder above the one that the link leads to.

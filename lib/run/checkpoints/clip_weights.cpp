@@ -23,6 +23,7 @@
 #include "data/embeddings/embeddings.h"
 #include "dist/gather_rows.h"
 #include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
 #include "io/text/clip_vocabulary.h"
 #include "model/clip/x_clip.h"
 #include "model/pass_scopes.h"
@@ -397,8 +398,7 @@ std::string clip_file_of(const std::string& model) {
                                        "ViT-B/16",
                                        "ViT-L/14",
                                        "ViT-L/14@336px"};
-  std::error_code ignored;
-  if (std::filesystem::exists(model, ignored)) return model;
+  if (path_exists(model)) return model;
   if (std::find(kOpenAiNames.begin(), kOpenAiNames.end(), model) == kOpenAiNames.end())
     throw ConfigError(
         "{}: no such file\n  Give the file of a CLIP. Of a model of open_clip it is "
@@ -409,7 +409,7 @@ std::string clip_file_of(const std::string& model) {
   const char* const home = std::getenv("HOME");
   const std::filesystem::path file =
       std::filesystem::path(home == nullptr ? "." : home) / ".cache" / "clip" / name;
-  if (std::filesystem::exists(file, ignored)) return file.string();
+  if (path_exists(file)) return file.string();
   std::string vocabulary;
   try {
     find_clip_vocabulary(std::nullopt, "Its vocabulary is missing too", file.string());
@@ -425,9 +425,7 @@ std::string clip_file_of(const std::string& model) {
 }
 
 LoadedClip load_clip_file(const std::string& path, const ClipFileHints& hints) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored))
-    throw ConfigError("{}: no such file", printable(path));
+  if (!path_exists(path)) throw ConfigError("{}: no such file", printable(path));
   const std::optional<Value> checkpoint = checkpoint_of_run(path);
   if (!checkpoint) return foreign_clip(path, hints);
   if (hints.arguments) throw_for_another(path);

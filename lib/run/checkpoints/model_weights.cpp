@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -16,6 +15,7 @@
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
 #include "config/shared/old_configs.h"
+#include "io/files/folder_names.h"
 #include "model/clip/clip_encoder.h"
 #include "net/digest.h"
 #include "run/checkpoints/clip_weights.h"
@@ -50,10 +50,7 @@ void check_vae_kind(const StateDict& weights, VaeKind kind, const std::string& p
 
 /// @throws ConfigError for a checkpoint without one
 std::string config_of_checkpoint(const std::string& kind, const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
-    throw ConfigError("{}: no such file", printable(path));
-  }
+  if (!path_exists(path)) throw ConfigError("{}: no such file", printable(path));
   const Value checkpoint = read_checkpoint(path);
   const Cursor root(checkpoint, path);
   check_kind(root, kind);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string_view>
@@ -322,9 +321,7 @@ Value join_stages(const std::vector<std::string>& paths,
   Givers givers;
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const Source* giver = givers.emplace_back(giver_of(stage, sources));
-    std::printf("unet %zu: %s\n",
-                stage + 1,
-                giver == nullptr ? "in none of the files" : giver->path.c_str());
+    print_line("unet {}: {}", stage + 1, giver == nullptr ? "in none of the files" : giver->path);
   }
   Dict result;
   result.set("model", to_dict(joined_weights(givers, first)));
@@ -402,10 +399,10 @@ void run_convert(const ConvertCommand& command) {
   for (const std::string& path : report.replaced) {
     log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);
   }
-  std::printf("%s -> %s, %zu tensors\n",
-              public_text(fmt::format("{}", fmt::join(command.in_paths, " + "))).c_str(),
-              command.out_path.c_str(),
-              report.tensor_count);
+  print_line("{} -> {}, {} tensors",
+             public_text(fmt::format("{}", fmt::join(command.in_paths, " + "))),
+             command.out_path,
+             report.tensor_count);
 }
 
 }  // namespace dalle2

@@ -3,7 +3,6 @@
 #include <torch/types.h>
 
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -281,7 +280,7 @@ ExitCode evaluate(const EvaluateCommand& command) {
       const at::Device device =
           group.is_alone() ? prepare_device(train, group.world()) : group.device();
       const nlohmann::ordered_json found = figures_of(command, loaded, device, group);
-      if (group.is_main()) std::printf("%s\n", found.dump(2).c_str());
+      if (group.is_main()) print_line("{}", found.dump(2));
     }
     group.barrier("the end of the evaluation");
     return ExitCode::kDone;

@@ -87,8 +87,7 @@ void check_replaces_report(const std::string& path) {
 
 void check_out_folder(const std::string& option, const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
-  std::error_code ignored;
-  if (folder.empty() || fs::is_directory(folder, ignored)) return;
+  if (folder.empty() || is_folder(folder)) return;
   throw ConfigError("{} {}: there is no folder {} (relative to {})",
                     option,
                     path,
@@ -98,8 +97,7 @@ void check_out_folder(const std::string& option, const std::string& path) {
 
 void check_out_file(const std::string& option, const std::string& path, bool overwrite) {
   check_out_folder(option, path);
-  std::error_code ignored;
-  if (overwrite || !fs::exists(path, ignored)) return;
+  if (overwrite || !path_exists(path)) return;
   throw ConfigError(
       "{} {}: the file exists\n  Name another one, or add --overwrite.", option, path);
 }
@@ -109,8 +107,7 @@ void run_inspect(const FileCommand& command) {
   const FetchedFile file(command.path);
   Inspection inspection = inspect_file(file.path());
   if (file.path() != command.path) inspection.path = public_url(command.path);
-  const std::string text = command.json ? inspection_json(inspection) : inspection_text(inspection);
-  std::printf("%s\n", text.c_str());
+  print_line("{}", command.json ? inspection_json(inspection) : inspection_text(inspection));
 }
 
 ExitCode run_fsck(const FileCommand& command) {
@@ -122,7 +119,7 @@ ExitCode run_fsck(const FileCommand& command) {
 }
 
 void run_schema(const std::string& kind) {
-  std::printf("%s\n", config_schema(kind).c_str());
+  print_line("{}", config_schema(kind));
 }
 
 ExitCode run_sync(const std::string& data_path) {
@@ -133,10 +130,10 @@ ExitCode run_sync(const std::string& data_path) {
   if (report.rows_left > 0) left += ", " + counted(report.rows_left, "row") + " left";
   const std::string rows =
       report.rows_sent > 0 ? " and " + counted(report.rows_sent, "row") : std::string();
-  std::printf("%s%s sent%s\n",
-              counted(static_cast<int64_t>(report.sent), "file").c_str(),
-              rows.c_str(),
-              left.empty() ? ", nothing is left" : left.c_str());
+  print_line("{}{} sent{}",
+             counted(static_cast<int64_t>(report.sent), "file"),
+             rows,
+             left.empty() ? ", nothing is left" : left);
   return left.empty() && report.errors.empty() ? ExitCode::kDone : ExitCode::kNetwork;
 }
 
@@ -161,20 +158,17 @@ void run_ema(const EmaCommand& command) {
         result.step);
   }
   write_pth(command.out_path, result.model_file);
-  std::printf("%s\n",
-              fmt::format("{}: sigma {} at step {}, of {} averages in {} files; {:.2g} % missed",
-                          command.out_path,
-                          command.sigma,
-                          result.step,
-                          result.snapshots,
-                          files.size(),
-                          100 * result.missed)
-                  .c_str());
+  print_line("{}: sigma {} at step {}, of {} averages in {} files; {:.2g} % missed",
+             command.out_path,
+             command.sigma,
+             result.step,
+             result.snapshots,
+             files.size(),
+             100 * result.missed);
 }
 
 void run_report(const ReportCommand& command) {
-  std::error_code ignored;
-  if (fs::is_directory(command.out_path, ignored)) {
+  if (is_folder(command.out_path)) {
     throw ConfigError("--out {}: is a folder; expected the name of a file, e.g. {}",
                       command.out_path,
                       (fs::path(command.out_path) / "report.html").string());
@@ -192,7 +186,7 @@ void run_report(const ReportCommand& command) {
       make_report(command.data_path,
                   {.most_picture_steps = command.most_picture_steps, .compare = command.compare});
   write_file_atomically(command.out_path, page);
-  fmt::print("{}: {}\n", command.out_path, human_bytes(page.size()));
+  print_line("{}: {}", command.out_path, human_bytes(page.size()));
 }
 
 }  // namespace dalle2

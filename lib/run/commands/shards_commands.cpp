@@ -2,10 +2,7 @@
 // `shards check`, `shards make` and `shards order`: what shards hold, and the training samples of each
 // rank in the order in which a run takes them.
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <utility>
 
 #include "base/public_url.h"
@@ -63,18 +60,17 @@ std::vector<std::string> numbered_shards(const ShardsCheckCommand& command) {
 /// @param listing set for a folder of pictures: holds it listed
 std::vector<std::string> shards_to_check(const ShardsCheckCommand& command,
                                          std::shared_ptr<const PictureShards>& listing) {
-  std::error_code ignored;  // a list of urls may be longer than a path
-  const bool is_folder = std::filesystem::is_directory(local_path(command.url), ignored);
+  const std::string folder = local_path(command.url);
+  const bool is_listed = is_folder(folder);
   // Commands have braces of their own.
   const bool is_numbered = count_braces(command.url) > 0 && !command.url.starts_with("pipe:");
-  if (!is_folder && (is_numbered || command.last_shard)) return numbered_shards(command);
+  if (!is_listed && (is_numbered || command.last_shard)) return numbered_shards(command);
   if (command.first_shard || command.last_shard) {
     throw ConfigError("{} is only for SHARDS with {{}}, but \"{}\" has none",
                       command.first_shard ? "--first" : "--last",
                       short_shards({command.url}));
   }
-  if (!is_folder) return expand_urls(command.url, "SHARDS");
-  const std::string folder = local_path(command.url);
+  if (!is_listed) return expand_urls(command.url, "SHARDS");
   if (!names_ending(folder, ".tar").empty()) return shards_in_folder(folder);
   listing = PictureShards::of(folder);
   return listing->urls();
@@ -125,14 +121,14 @@ PackProgress live_progress(const char* unit) {
 ExitCode tell(const ShardsMakeCommand& command, const PackReport& report, const char* next) {
   log_live("");
   if (report.stopped) {
-    std::printf("stopped by a signal; no shard was written\n");
+    print_line("stopped by a signal; no shard was written");
     return ExitCode::kStopped;
   }
-  for (const std::string& line : describe_pack(report)) std::printf("%s\n", line.c_str());
+  for (const std::string& line : describe_pack(report)) print_line("{}", line);
   if (report.packed == 0)
     throw DataError(
         "{}: not one usable {}, so no shard was written", command.from_folder, report.unit);
-  std::printf("next: dalle2-train %s %s\n", next, command.out_folder.c_str());
+  print_line("next: dalle2-train {} {}", next, command.out_folder);
   return ExitCode::kDone;
 }
 
@@ -228,22 +224,22 @@ void print_step(int64_t epoch, int64_t number, const std::vector<Batch>& step) {
   nlohmann::ordered_json line = {{"epoch", epoch}, {"step", number}, {"keys", json::array()}};
   for (const Batch& batch : step) line["keys"].push_back(batch.keys);
   // Keys come from tar files and may be no UTF-8.
-  const std::string text =
-      escaped_json(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  std::printf("%s\n", text.c_str());
+  print_line(
+      "{}",
+      escaped_json(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)));
   check_stdout();  // an epoch is long
 }
 
 void print_table(const std::vector<RankCounts>& ranks, int64_t steps) {
   RankCounts all;
   const auto row = [](const std::string& name, const RankCounts& counts) {
-    std::printf("%6s %9s %10s %12s\n",
-                name.c_str(),
-                with_commas(counts.batches).c_str(),
-                with_commas(counts.samples).c_str(),
-                with_commas(counts.empty_steps).c_str());
+    print_line("{:>6} {:>9} {:>10} {:>12}",
+               name,
+               with_commas(counts.batches),
+               with_commas(counts.samples),
+               with_commas(counts.empty_steps));
   };
-  std::printf("%6s %9s %10s %12s\n", "rank", "batches", "samples", "empty steps");
+  print_line("{:>6} {:>9} {:>10} {:>12}", "rank", "batches", "samples", "empty steps");
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     row(std::to_string(rank), ranks[rank]);
     all.batches += ranks[rank].batches;
@@ -251,7 +247,7 @@ void print_table(const std::vector<RankCounts>& ranks, int64_t steps) {
     all.empty_steps += ranks[rank].empty_steps;
   }
   row("all", all);
-  std::printf("%s\n", counted(steps, "step").c_str());
+  print_line("{}", counted(steps, "step"));
 }
 
 /// The steps of `world` ranks, read by one loader: the lanes take turns, and those of rank r are r,
@@ -350,7 +346,7 @@ void run_shards_check(const ShardsCheckCommand& command) {
     log_live(fmt::format("{} of {}", with_commas(done), counted(total, "shard")));
   });
   log_live("");
-  for (const std::string& line : describe_check(report)) std::printf("%s\n", line.c_str());
+  for (const std::string& line : describe_check(report)) print_line("{}", line);
   judge(report, short_shards({command.url}));
 }
 
@@ -370,8 +366,7 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
     }
     return mix(command);
   }
-  std::error_code ignored;
-  if (std::filesystem::is_directory(command.from_folder, ignored) &&
+  if (is_folder(command.from_folder) &&
       is_in_folder(canonical_folder(command.out_folder), canonical_folder(command.from_folder))) {
     log_warning(
         "data",

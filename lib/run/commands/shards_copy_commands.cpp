@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <sstream>
 #include <utility>
@@ -181,7 +180,7 @@ class ShardCopier {
       }
     }
     const auto stopped = [&] {
-      if (group_.is_main()) std::printf("stopped by a signal; no shard was written\n");
+      if (group_.is_main()) print_line("stopped by a signal; no shard was written");
       return ExitCode::kStopped;
     };
     if (group_.any(is_stopped, "stop before the shards")) return stopped();
@@ -224,7 +223,7 @@ class ShardCopier {
     }
     names.emplace_back(plan_.manifest_name);
     if (const auto removed = made->finish(names); !removed.empty())
-      std::printf("removed: %s\n", short_list(removed).c_str());
+      print_line("removed: {}", short_list(removed));
     print_counts();
     return ExitCode::kDone;
   }
@@ -378,13 +377,11 @@ class ShardCopier {
   }
 
   void print_counts() const {
-    std::printf("%s in %s",
-                counted(counts_.samples, plan_.noun).c_str(),
-                counted(counts_.written, "shard").c_str());
-    if (counts_.left_out > 0)
-      std::printf(", %s left out", counted(counts_.left_out, "sample").c_str());
-    if (counts_.lost > 0) std::printf(", %s skipped", counted(counts_.lost, "shard").c_str());
-    std::printf("\n");
+    print_line("{} in {}{}{}",
+               counted(counts_.samples, plan_.noun),
+               counted(counts_.written, "shard"),
+               counts_.left_out > 0 ? ", " + counted(counts_.left_out, "sample") + " left out" : "",
+               counts_.lost > 0 ? ", " + counted(counts_.lost, "shard") + " skipped" : "");
   }
 
   const ShardCopyPlan& plan_;
@@ -498,13 +495,13 @@ ExitCode encode(const ShardsEncodeCommand& command,
   const auto [mean, deviation] = latents.spread(group);
   if (!group.is_main()) return code;
   if (copier.counts().samples > 0) {
-    std::printf("mean %s, standard deviation %s: /decoder/vae/0/scale %s brings them to 1\n",
-                short_number(mean).c_str(),
-                short_number(deviation).c_str(),
-                short_number(1 / deviation).c_str());
+    print_line("mean {}, standard deviation {}: /decoder/vae/0/scale {} brings them to 1",
+               short_number(mean),
+               short_number(deviation),
+               short_number(1 / deviation));
   }
-  std::printf("train with \"webdataset_base_url\": \"%s\" and \"latents_in_tar\": true\n",
-              printable((std::filesystem::path(command.out_folder) / "{}.tar").string()).c_str());
+  print_line("train with \"webdataset_base_url\": \"{}\" and \"latents_in_tar\": true",
+             printable((fs::path(command.out_folder) / "{}.tar").string()));
   return code;
 }
 
@@ -598,12 +595,11 @@ class ClipEmbeddings : public ShardAddition {
 /// The shards, and pictures as open_clip's transform for inference makes them.
 ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessing& clip) {
   ShardDataConfig data;
-  std::error_code ignored;  // a list of urls may be longer than a path
-  if (fs::is_directory(local_path(command.url), ignored)) {
+  if (is_folder(local_path(command.url))) {
     data.webdataset_base_url = OneOrMany<std::string>(shards_in_folder(local_path(command.url)));
   } else {
     const bool is_path = is_local_url(command.url) && count_braces(command.url) == 0;
-    if (is_path && !fs::exists(local_path(command.url), ignored)) {
+    if (is_path && !path_exists(local_path(command.url))) {
       throw ConfigError("SHARDS {}: there is no such folder, relative to {}",
                         printable(command.url),
                         fs::current_path().string());
@@ -646,13 +642,11 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
   const ExitCode code = ShardCopier(plan, embeddings, group).run();
   if (!group.is_main() || code == ExitCode::kStopped) return code;
   const std::string out = printable(command.out_folder);
-  std::printf(
-      "a decoder reads \"webdataset_base_url\": \"%s/{}.tar\" with \"embeddings_in_tar\": true,\n"
-      "a prior \"image_url\": \"%s/img_emb\"",
-      out.c_str(),
-      out.c_str());
-  if (command.captions) std::printf(" and \"text_url\": \"%s/text_emb\"", out.c_str());
-  std::printf("\n");
+  print_line(
+      "a decoder reads \"webdataset_base_url\": \"{0}/{{}}.tar\" with \"embeddings_in_tar\": true,\n"
+      "a prior \"image_url\": \"{0}/img_emb\"{1}",
+      out,
+      command.captions ? fmt::format(" and \"text_url\": \"{}/text_emb\"", out) : "");
   return code;
 }
 

@@ -3,7 +3,6 @@
 #include <torch/version.h>
 
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -19,6 +18,7 @@
 #include "config/shared/tracker_config.h"
 #include "data/shards/shards.h"
 #include "dist/process_group.h"
+#include "io/files/folder_names.h"
 #include "io/library_versions.h"
 #include "io/streams/url_source.h"
 #include "io/text/clip_vocabulary.h"
@@ -275,8 +275,7 @@ ExitCode run_train(const TrainCommand& command) {
         "shards. "
         "`dalle2-train --help` lists all.");
   }
-  std::error_code ignored;
-  if (!std::filesystem::exists(command.config_path, ignored)) {
+  if (!path_exists(command.config_path)) {
     throw ConfigError("{}: no such file (--config, relative to {})",
                       command.config_path,
                       std::filesystem::current_path().string());
@@ -293,7 +292,7 @@ ExitCode run_train(const TrainCommand& command) {
   const RunKind& kind = run_kind_of(config_kind(command.config_path));
   const LoadedRun loaded = kind.load(command.config_path, options);
   if (command.dump_config) {
-    std::printf("%s\n", public_config(loaded.full_json).c_str());
+    print_line("{}", public_config(loaded.full_json));
     check_stdout();
     return ExitCode::kDone;
   }

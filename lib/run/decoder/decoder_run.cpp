@@ -6,7 +6,6 @@
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -524,9 +523,9 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOp
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
     print_shards(data, position, config.train, config.train, processes);
     if (!metrics) return;
-    std::printf("metrics of at most %s after each epoch: %s\n",
-                counted(config.evaluate.n_evaluation_samples, "image").c_str(),
-                metrics->description().c_str());
+    print_line("metrics of at most {} after each epoch: {}",
+               counted(config.evaluate.n_evaluation_samples, "image"),
+               metrics->description());
   });
 }
 

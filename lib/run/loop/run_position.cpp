@@ -3,14 +3,13 @@
 
 #include <torch/types.h>
 
-#include <filesystem>
-
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/value_json.h"
 #include "config/reading/reflect.h"
+#include "io/files/folder_names.h"
 
 namespace dalle2 {
 namespace {
@@ -196,8 +195,7 @@ FormatFields position_placeholders(RunPosition& position) {
 
 std::optional<SavedFacts> read_saved_facts(const std::string& path) {
   try {
-    std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+    if (!path_exists(path)) return std::nullopt;
     if (looks_like_safetensors(path)) {
       const SafetensorsFile file = read_safetensors(path);
       const auto id = file.metadata.find(kRunIdOfLora);

@@ -27,7 +27,7 @@ std::vector<std::string> picture_files(const std::string& path) {
   std::error_code ignored;
   if (fs::status(path, ignored).type() == fs::file_type::not_found)
     throw DataError("{}: no such file or folder", path);
-  if (!fs::is_directory(path, ignored)) return {path};
+  if (!is_folder(path)) return {path};
   std::vector<std::string> files;
   for (const std::string& file : files_in_folder(path)) {
     if (is_picture_name(file) && fs::path(file).filename() != kSheetFile) files.push_back(file);

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "base/error.h"
@@ -489,7 +488,7 @@ void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOpti
   plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
     for (const char* split : {"train", "val", "test"}) {
-      std::printf("%s: %s\n", split, counted(data.rows(split), "sample").c_str());
+      print_line("{}: {}", split, counted(data.rows(split), "sample"));
     }
     print_steps(data.rows("train"), config.data.batch_size * processes, config.train);
   });

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 
 #include "base/error.h"
@@ -508,10 +507,10 @@ void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOption
   plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
     for (const char* split : {"train", "val"}) {
-      std::printf("%s: %s\n", split, counted(data.rows(split), "picture").c_str());
+      print_line("{}: {}", split, counted(data.rows(split), "picture"));
     }
     print_pictures(data.first_pictures(), decode_options(config.data, config.vae.channels));
-    std::printf("steps: %s\n", with_commas(config.train.num_train_steps).c_str());
+    print_line("steps: {}", with_commas(config.train.num_train_steps));
   });
 }
 
