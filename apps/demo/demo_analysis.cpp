@@ -23,8 +23,8 @@ double square_distance(const DemoColour& a, const DemoColour& b) {
 }
 
 int nearest_ground(const DemoColour& colour) {
-  const auto nearest = std::min_element(
-      kDemoGroundValues.begin(), kDemoGroundValues.end(), [&](const auto& a, const auto& b) {
+  const auto nearest =
+      std::ranges::min_element(kDemoGroundValues, [&](const auto& a, const auto& b) {
         return square_distance(colour, a) < square_distance(colour, b);
       });
   return static_cast<int>(nearest - kDemoGroundValues.begin());
@@ -53,8 +53,7 @@ DemoColour median_colour(const std::vector<DemoColour>& pixels) {
   DemoColour median{};
   std::vector<double> values(pixels.size());
   for (size_t c = 0; c < 3; ++c) {
-    std::transform(
-        pixels.begin(), pixels.end(), values.begin(), [c](const DemoColour& p) { return p[c]; });
+    std::ranges::transform(pixels, values.begin(), [c](const DemoColour& p) { return p[c]; });
     const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
     std::nth_element(values.begin(), middle, values.end());
     median[c] = *middle;
@@ -169,10 +168,8 @@ int nearest_place(DemoPoint centroid) {
   const auto distance = [&](const DemoPoint& place) {
     return std::hypot(place.x - centroid.x, place.y - centroid.y);
   };
-  const auto nearest = std::min_element(
-      kDemoPlaceCentres.begin(), kDemoPlaceCentres.end(), [&](const auto& a, const auto& b) {
-        return distance(a) < distance(b);
-      });
+  const auto nearest = std::ranges::min_element(
+      kDemoPlaceCentres, [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
   return static_cast<int>(nearest - kDemoPlaceCentres.begin());
 }
 

@@ -16,7 +16,7 @@ namespace dalle2 {
 namespace {
 
 int index_of(const DemoAttribute& attribute, const std::string& value, const std::string& origin) {
-  const auto found = std::find(attribute.values.begin(), attribute.values.end(), value);
+  const auto found = std::ranges::find(attribute.values, value);
   if (found == attribute.values.end())
     throw DataError("{}: \"{}\" is not an attribute of the demo set", origin, value);
   return static_cast<int>(found - attribute.values.begin());

@@ -132,7 +132,7 @@ std::vector<std::string> earlier_files(const std::string& out) {
     }
   }
   for (const std::string& name : numbered_arrays(out)) {  // of other commands
-    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
+    if (std::ranges::find(found, name) == found.end()) found.push_back(name);
   }
   for (const char* name : {kTruthFile, kCaptionsFile, kEmbeddingsManifest}) {
     if (path_exists(out + "/" + name)) found.emplace_back(name);

@@ -55,7 +55,7 @@ int64_t average_copies(const SharedTrainConfig& train) {
 }
 
 bool is_of_part(const std::string& name, const DryRunPlan& plan, bool trained) {
-  return std::any_of(plan.networks.begin(), plan.networks.end(), [&](const auto& network) {
+  return std::ranges::any_of(plan.networks, [&](const auto& network) {
     return (network.module != nullptr) == trained && name.starts_with(network.prefix);
   });
 }

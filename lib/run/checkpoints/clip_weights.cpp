@@ -399,7 +399,7 @@ std::string clip_file_of(const std::string& model) {
                                        "ViT-L/14",
                                        "ViT-L/14@336px"};
   if (path_exists(model)) return model;
-  if (std::find(kOpenAiNames.begin(), kOpenAiNames.end(), model) == kOpenAiNames.end())
+  if (std::ranges::find(kOpenAiNames, model) == kOpenAiNames.end())
     throw ConfigError(
         "{}: no such file\n  Give the file of a CLIP. Of a model of open_clip it is "
         "open_clip_model.safetensors, with its open_clip_config.json beside it.",

@@ -206,9 +206,8 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
 }
 
 bool any_name(const StateDict& weights, const std::string& part) {
-  return std::any_of(weights.begin(), weights.end(), [&](const auto& entry) {
-    return entry.first.find(part) != std::string::npos;
-  });
+  return std::ranges::any_of(
+      weights, [&](const auto& entry) { return entry.first.find(part) != std::string::npos; });
 }
 
 bool replace_part(std::string& name, const std::string& part, const std::string& by) {

@@ -37,7 +37,7 @@ bool gives_other_samples(const ConfigChanges& changes) {
   const auto is_of_data = [](const std::string& line) {
     return line.starts_with("/data/") || line.starts_with("/data:") || line.starts_with("/seed");
   };
-  return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
+  return std::ranges::any_of(changes.meaning, is_of_data);
 }
 
 void check_loaded(const Trainer& trainer, const std::string& path) {
@@ -333,9 +333,8 @@ void RunCheckpoints::go_back() {
 
 bool RunCheckpoints::is_amid_skips() const {
   const std::vector<int64_t> parts = trainer_.trained_parts();
-  return std::any_of(parts.begin(), parts.end(), [this](int64_t part) {
-    return trainer_.skipped_updates(part).in_a_row > 0;
-  });
+  return std::ranges::any_of(
+      parts, [this](int64_t part) { return trainer_.skipped_updates(part).in_a_row > 0; });
 }
 
 void RunCheckpoints::check() {

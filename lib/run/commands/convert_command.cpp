@@ -40,9 +40,8 @@ struct Source {
   Cursor cursor() const { return Cursor(root, path); }
   bool holds(size_t stage) const {
     const std::string prefix = fmt::format("unets.{}.", stage);
-    return std::any_of(weights.begin(), weights.end(), [&](const auto& entry) {
-      return entry.first.starts_with(prefix);
-    });
+    return std::ranges::any_of(weights,
+                               [&](const auto& entry) { return entry.first.starts_with(prefix); });
   }
   bool trained(size_t stage) const {
     if (!holds(stage)) return false;
@@ -84,8 +83,7 @@ Source read_source(const std::string& path, bool averaged) {
 bool hold_the_same(const Source& a, const Source& b, size_t stage) {
   const std::string prefix = fmt::format("unets.{}.", stage);
   const StateDict ours = strip_prefix(a.weights, prefix), theirs = strip_prefix(b.weights, prefix);
-  return ours.size() == theirs.size() &&
-         std::all_of(ours.begin(), ours.end(), [&](const auto& entry) {
+  return ours.size() == theirs.size() && std::ranges::all_of(ours, [&](const auto& entry) {
            const at::Tensor* other = find_tensor(theirs, entry.first);
            return other != nullptr && entry.second.dtype() == other->dtype() &&
                   at::equal(entry.second, *other);
@@ -141,8 +139,7 @@ void check_same_decoder(const Source& source,
   if (!drawing) return;
   for (const std::string& change : changes.other) {
     const auto begins_change = [&](std::string_view key) { return change.starts_with(key); };
-    if (std::any_of(kDrawingKeys.begin(), kDrawingKeys.end(), begins_change))
-      faults.push_back(change);
+    if (std::ranges::any_of(kDrawingKeys, begins_change)) faults.push_back(change);
   }
   if (faults.empty()) return;
   throw ConfigError(
@@ -175,7 +172,7 @@ StateDict joined_weights(const Givers& givers, const Source& first) {
     const std::string section = name.substr(0, name.find('.') + 1);
     if (!stage_of(name, section)) {
       result.emplace_back(name, tensor);
-    } else if (std::find(sections.begin(), sections.end(), section) == sections.end()) {
+    } else if (std::ranges::find(sections, section) == sections.end()) {
       sections.push_back(section);
     }
   }
@@ -268,7 +265,7 @@ void set_training_state(Dict& result, const Givers& givers) {
 Value with_mask(const std::string& config, const Givers& givers) {
   Value value = value_of_json(config);
   Dict& root = value.as_dict();
-  const bool all = std::none_of(givers.begin(), givers.end(), [](auto* g) { return g == nullptr; });
+  const bool all = std::ranges::none_of(givers, [](auto* g) { return g == nullptr; });
   List mask;
   for (const Source* giver : givers) mask.items.emplace_back(giver != nullptr);
   for (auto& [key, section] : root.items) {
@@ -285,9 +282,8 @@ const Source& lowest(const std::vector<Source>& sources) {
     while (i < 1000 && !source.trained(i)) ++i;
     return i;
   };
-  return *std::min_element(sources.begin(), sources.end(), [&](const Source& a, const Source& b) {
-    return stage(a) < stage(b);
-  });
+  return *std::ranges::min_element(
+      sources, [&](const Source& a, const Source& b) { return stage(a) < stage(b); });
 }
 
 /// Joins checkpoints or model files of decoders whose stages were trained apart, and prints which file

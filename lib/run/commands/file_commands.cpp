@@ -39,9 +39,8 @@ bool is_name_of_averages(const fs::path& path) {
 /// The result must not take the place of what it is made of.
 void check_averages_out(const std::string& out, const std::vector<std::string>& files) {
   std::error_code ignored;
-  const bool is_input = std::any_of(files.begin(), files.end(), [&](const std::string& file) {
-    return fs::equivalent(file, out, ignored);
-  });
+  const bool is_input = std::ranges::any_of(
+      files, [&](const std::string& file) { return fs::equivalent(file, out, ignored); });
   if (is_input || (fs::exists(out, ignored) && is_name_of_averages(out))) {
     throw ConfigError(
         "{}: the last argument is the file to write, but this one holds averages of the run\n"

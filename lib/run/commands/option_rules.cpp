@@ -81,9 +81,9 @@ void check_options(const std::string& command, const OptionFacts& facts, const s
   };
   for (const OptionRule& rule : option_rules(command)) {
     const auto& [options, needs, excludes, instead] = rule;
-    const bool has_one = needs.empty() || std::any_of(needs.begin(), needs.end(), may_be);
-    const auto other = std::find_if(excludes.begin(), excludes.end(), is_so);
-    const auto option = std::find_if(options.begin(), options.end(), is_so);
+    const bool has_one = needs.empty() || std::ranges::any_of(needs, may_be);
+    const auto other = std::ranges::find_if(excludes, is_so);
+    const auto option = std::ranges::find_if(options, is_so);
     if (option == options.end() || (has_one && other == excludes.end())) continue;
     throw ConfigError("{}{}: {}\n  {} {} out.{}",
                       *option,

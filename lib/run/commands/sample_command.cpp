@@ -74,11 +74,9 @@ void take_pipeline(SampleCommand& command) {
   };
   std::vector<PipelineSource> sources = pipeline.decoder.unet_sources;
   const auto lowest = [](const PipelineSource& source) {
-    return *std::min_element(source.unet_numbers.begin(), source.unet_numbers.end());
+    return *std::ranges::min_element(source.unet_numbers);
   };
-  std::sort(sources.begin(), sources.end(), [&](const auto& a, const auto& b) {
-    return lowest(a) < lowest(b);
-  });
+  std::ranges::sort(sources, [&](const auto& a, const auto& b) { return lowest(a) < lowest(b); });
   size_t unets = 0;
   for (const PipelineSource& source : sources) unets += source.unet_numbers.size();
   std::vector<double> scales(unets, 1.0);
@@ -170,7 +168,7 @@ std::vector<std::string> texts_of(const char* option, const std::string& given) 
       texts.push_back(line);
     }
     while (!texts.empty() && texts.back().empty()) texts.pop_back();
-    const auto blank = std::find(texts.begin(), texts.end(), "");
+    const auto blank = std::ranges::find(texts, "");
     if (blank != texts.end())
       throw ConfigError("{} {}: line {} is empty\n  Each line is the text of a picture: remove it.",
                         option,
@@ -528,7 +526,7 @@ void make_out_folder(const SampleCommand& command) {
   std::erase_if(names,
                 [](const std::string& n) { return n.starts_with('.') || n.ends_with(".part"); });
   if (names.empty() || command.overwrite) return;
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   throw ConfigError(
       "--out {}: expected a new or empty folder, but it holds {}\n  Choose another folder, or add "
       "--overwrite: files with the names of the output are replaced, and nothing is removed.",
@@ -558,9 +556,8 @@ void run_sample(const SampleCommand& asked) {
   if (command.prior_path) command.facts["--prior"] = true;
   command.facts[kVariesPicture] = starts_from_picture(command);
   command.facts[kEnlarges] = command.start_unet > 1;
-  command.facts[kGuided] = std::any_of(command.cond_scale.begin(),
-                                       command.cond_scale.end(),
-                                       [](double scale) { return scale != 1; });
+  command.facts[kGuided] =
+      std::ranges::any_of(command.cond_scale, [](double scale) { return scale != 1; });
   check_options("sample", command.facts);
   if (command.checkpoint_path.empty()) {
     throw ConfigError(

@@ -134,7 +134,7 @@ class Cascade {
   const std::vector<Segment>& segments() const { return segments_; }
   const Segment& segment_of(int64_t unet) const {
     const auto draws = [&](const Segment& segment) { return unet <= segment.last; };
-    return *std::find_if(segments_.begin(), segments_.end(), draws);
+    return *std::ranges::find_if(segments_, draws);
   }
   const UnetPlan& stage(int64_t unet) const {
     return segment_of(unet).plan().stages[static_cast<size_t>(unet - 1)];
@@ -149,7 +149,7 @@ class Cascade {
   }
   bool is_text_conditioned() const {
     const auto takes = [](const Segment& segment) { return segment.plan().text_conditioned(); };
-    return std::any_of(segments_.begin(), segments_.end(), takes);
+    return std::ranges::any_of(segments_, takes);
   }
 
  private:

@@ -35,7 +35,7 @@ void check_same_config(ProcessGroup& group,
   const std::string version = program_version_text(device);
   const auto digest = static_cast<int64_t>(std::hash<std::string>{}(version + full_json));
   const auto digests = group.exchange({digest}, "digest of the config");
-  if (std::count(digests.begin(), digests.end(), digests.front()) == group.size()) return;
+  if (std::ranges::count(digests, digests.front()) == group.size()) return;
   const std::vector<std::string> versions = group.gather_texts(version, "versions");
   const std::vector<std::string> configs = group.gather_texts(full_json, "configs");
   for (size_t rank = 1; rank < configs.size(); ++rank) {

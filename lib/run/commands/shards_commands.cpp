@@ -352,8 +352,8 @@ void run_shards_check(const ShardsCheckCommand& command) {
 
 ExitCode run_shards_make(const ShardsMakeCommand& command) {
   const std::vector<std::string> tars = names_ending(command.from_folder, ".tar");
-  const bool has_shards = std::any_of(
-      tars.begin(), tars.end(), [](const std::string& name) { return !name.starts_with('.'); });
+  const bool has_shards =
+      std::ranges::any_of(tars, [](const std::string& name) { return !name.starts_with('.'); });
   const bool is_again =
       canonical_folder(command.out_folder) == canonical_folder(command.from_folder);
   if (has_shards && !is_again) {

@@ -199,9 +199,8 @@ class ShardCopier {
           std::llround(group_.sum({static_cast<double>(*count)}, "counts of the shards").front());
     if (counts_.lost == all) {
       const auto faults = group_.gather_texts(end.fault, "faults of the shards");
-      throw DataError("{}", *std::find_if(faults.begin(), faults.end(), [](const auto& fault) {
-                        return !fault.empty();
-                      }));
+      throw DataError(
+          "{}", *std::ranges::find_if(faults, [](const auto& fault) { return !fault.empty(); }));
     }
     if (counts_.samples == 0) {
       throw DataError("{}: expected at least one {}, got none: {} of {} left out{}",

@@ -386,9 +386,8 @@ ShownRecord shown_step(const std::vector<PartValues>& parts, double samples_per_
     if (part.grad_norm) grad.values.emplace_back(*part.grad_norm);
     skipped += part.skipped_updates;
   }
-  const bool one_rate = std::all_of(rate.values.begin(), rate.values.end(), [&](const auto& value) {
-    return value == rate.values.front();
-  });
+  const bool one_rate = std::ranges::all_of(
+      rate.values, [&](const auto& value) { return value == rate.values.front(); });
   if (one_rate && !rate.values.empty()) rate.values.resize(1);
   ShownRecord shown = {loss, rate};
   if (!grad.values.empty()) shown.push_back(grad);

@@ -72,7 +72,7 @@ struct ShardPosition : RunPosition {
     actions_due = 0;
   }
   std::string description() const override {
-    const auto best = std::min_element(validation_losses.begin(), validation_losses.end());
+    const auto best = std::ranges::min_element(validation_losses);
     return fmt::format("epoch {} having seen {} samples with minimum validation loss {}",
                        epoch,
                        samples_seen,
@@ -86,8 +86,7 @@ struct ShardPosition : RunPosition {
 
   /// Whether validation_loss is less than all earlier ones.
   bool is_best() const {
-    return validation_loss &&
-           std::all_of(validation_losses.begin(), validation_losses.end(), [&](double earlier) {
+    return validation_loss && std::ranges::all_of(validation_losses, [&](double earlier) {
              return *validation_loss < earlier;
            });
   }
