@@ -565,21 +565,18 @@ std::optional<std::string> take_first(const StartPlan& plan,
 static void compare_data_size(const Cursor& root, const DataSize& now, ConfigChanges& changes) {
   const std::optional<Cursor> own = root.find(kOwnState);
   if (!own || !own->has("data_size") || now.count == 0) return;
-  const int64_t saved = own->at("data_size").as_int(), count = now.count;
-  if (saved == count) {
+  const int64_t saved = own->at("data_size").as_int();
+  const std::string count = counted(now.count, now.unit);
+  std::string change = fmt::format(
+      "the checkpoint has a data set of {}, now there are {}", counted(saved, now.unit), count);
+  if (saved == now.count) {
     if (now.names.empty() || !own->has("data_names")) return;
     if (own->at("data_names").as_string() == now.names) return;
-    changes.meaning.push_back(fmt::format(
-        "/data: the names of the {} have changed since the checkpoint was made: the splits are "
-        "made again, and what was kept for validation may be trained on",
-        counted(count, now.unit)));
-    return;
+    change = fmt::format("the names of the {} have changed since the checkpoint was made", count);
   }
   changes.meaning.push_back(fmt::format(
-      "/data: the checkpoint has a data set of {}, now there are {}: the splits are made again, "
-      "and what was kept for validation may be trained on",
-      counted(saved, now.unit),
-      counted(count, now.unit)));
+      "/data: {}: the splits are made again, and what was kept for validation may be trained on",
+      change));
 }
 
 /// Whether a checkpoint was made while its epoch was trained on.

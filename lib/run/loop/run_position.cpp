@@ -155,7 +155,6 @@ void read_position(RunPosition& position, const Cursor& root) {
                                                       : std::nullopt;
     if (entry) std::visit([&](auto* value) { read_entry(*entry, *value); }, field.value);
   }
-  position.check();
   if (!own) {
     position.guess_own_fields();
   } else if (const auto loader = own->find("loader_position")) {

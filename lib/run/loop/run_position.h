@@ -60,8 +60,6 @@ struct RunPosition {
 
   /// The one list of the entries at the root, and of what a kind adds to our own entry.
   virtual std::vector<PositionField> fields() = 0;
-  /// @throws DataError for fields that were read and have another form than this program writes
-  virtual void check() const {}
   /// Sets everything as at the start of the run.
   virtual void reset() = 0;
   /// Fills in what a checkpoint of the reference, which has no entry of ours, does not say.

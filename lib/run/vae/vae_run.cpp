@@ -440,16 +440,6 @@ at::Tensor counts_of(const at::Tensor& indices, int64_t codes) {
   return at::zeros({codes}, flat.options()).scatter_add_(0, flat, at::ones_like(flat));
 }
 
-void check_form(const char* key, const at::Tensor& found, bool fits, const char* expected) {
-  if (!found.defined() || fits) return;
-  throw DataError("/{}/{}: expected {}, got {} of {}",
-                  kOwnState,
-                  key,
-                  expected,
-                  c10::toString(found.scalar_type()),
-                  c10::str(found.sizes()));
-}
-
 }  // namespace
 
 ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device) {
@@ -626,18 +616,6 @@ LogRecord VaeDiagnostics::take(ProcessGroup& group) {
 
 std::vector<PositionField> VaeDiagnostics::fields() {
   return {{kRecent, &recent_, true}, {kUses, &uses_, true}};
-}
-
-void VaeDiagnostics::check() const {
-  check_form(kRecent,
-             recent_,
-             recent_.defined() && recent_.dim() == 2 && recent_.size(1) == kLosses &&
-                 recent_.is_floating_point(),
-             "[updates, 5] float32");
-  check_form(kUses,
-             uses_,
-             uses_.defined() && uses_.dim() == 1 && uses_.scalar_type() == at::kLong,
-             "[codes] int64");
 }
 
 }  // namespace dalle2

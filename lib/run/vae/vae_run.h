@@ -34,8 +34,6 @@ class VaeDiagnostics {
   void gather(ProcessGroup& group);
   /// Call gather() before they are saved.
   std::vector<PositionField> fields();
-  /// @throws DataError for fields of another form
-  void check() const;
 
  private:
   at::Tensor of_update_;       // [losses] of the passes since the last update
@@ -63,7 +61,6 @@ struct VaePosition : RunPosition {
     for (const PositionField& field : diagnostics.fields()) fields.push_back(field);
     return fields;
   }
-  void check() const override { diagnostics.check(); }
   void reset() override {
     const int64_t kept = rows;
     *this = {};
