@@ -23,7 +23,6 @@
 namespace dalle2 {
 namespace {
 
-
 constexpr int64_t kCodes = 4, kLength = 3;
 
 VaeLosses losses_of(double value, std::vector<int64_t> indices) {
