@@ -345,31 +345,48 @@ int64_t LoadedClip::text_len() const {
   return frame == TextFrame::kEnclosed ? most : std::min(most, kMostBareTokens);
 }
 
-at::Tensor LoadedClip::tokens_of(const std::vector<std::string>& texts,
-                                 LongCaptions* long_captions) const {
-  return dalle2::tokens_of(texts, *tokenizer, text_len(), frame, long_captions);
+at::Tensor LoadedClip::tokens_of(const std::vector<std::string>& texts, LongCaptions* cut) const {
+  return dalle2::tokens_of(texts, *tokenizer, text_len(), frame, cut);
 }
 
-at::Tensor LoadedClip::rows_of(const at::Tensor& all, const ChunkRange& range) const {
-  return all.narrow(0, range.begin, range.length).to(clip->parameters().front().device());
+void LoadedClip::hold_in(torch::nn::Module& model) const {
+  model.register_module(kFrozenClipName, std::make_shared<FrozenClipImpl>(clip));
 }
 
-at::Tensor LoadedClip::embed_images(const at::Tensor& images, std::optional<int64_t> most) const {
+at::Tensor LoadedClip::embed_images(const at::Tensor& images) const {
+  const NoGradPass no_grad;
+  const at::Device device = clip->parameters().front().device();
+  const Autocast autocast(device.type(), precision);
   std::vector<at::Tensor> parts;
-  for (const ChunkRange& range : chunk_ranges(images.size(0), most))
-    parts.push_back(clip->embed_image(rows_of(images, range)));
+  for (const ChunkRange& range : chunk_ranges(images.size(0), max_batch_size))
+    parts.push_back(clip->embed_image(images.narrow(0, range.begin, range.length).to(device)));
   return at::cat(parts);
 }
 
-TextEmbedding LoadedClip::embed_tokens(const at::Tensor& tokens,
-                                       std::optional<int64_t> most) const {
+TextEmbedding LoadedClip::embed_tokens(const at::Tensor& tokens) const {
+  const NoGradPass no_grad;
+  const at::Device device = clip->parameters().front().device();
+  const Autocast autocast(device.type(), precision);
   std::vector<at::Tensor> embeds, encodings;
-  for (const ChunkRange& range : chunk_ranges(tokens.size(0), most)) {
-    const ClipTexts part = clip->embed_text(rows_of(tokens, range));
+  for (const ChunkRange& range : chunk_ranges(tokens.size(0), max_batch_size)) {
+    const ClipTexts part = clip->embed_text(tokens.narrow(0, range.begin, range.length).to(device));
     embeds.push_back(part.embed);
     encodings.push_back(part.encodings);
   }
   return {at::cat(embeds), at::cat(encodings)};
+}
+
+TextEmbedding LoadedClip::embed_captions(const std::vector<std::string>& captions) const {
+  const at::Device device = clip->parameters().front().device();
+  at::Tensor tokens = clip->trimmed(tokens_of(captions, &long_captions));
+  if (!device.is_cpu()) tokens = tokens.pin_memory().to(device, /*non_blocking=*/true);
+  return embed_tokens(tokens);
+}
+
+at::Tensor LoadedClip::similarity(const at::Tensor& images,
+                                  const std::vector<std::string>& captions) const {
+  const NoGradPass no_grad;
+  return (embed_images(images) * embed_captions(captions).embeds).sum(-1);
 }
 
 LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {
@@ -455,43 +472,8 @@ ConvertReport convert_to_open_clip(const std::string& in, const std::string& out
   return {.tensor_count = file.weights.size(), .replaced = {}};
 }
 
-ClipEmbedder::ClipEmbedder(LoadedClip clip, std::string name)
-    : clip_(std::move(clip)),
-      module_(std::make_shared<FrozenClipImpl>(clip_.clip)),
-      name_(std::move(name)) {}
-
-void ClipEmbedder::hold_in(torch::nn::Module& model) const {
-  model.register_module(kFrozenClipName, module_);
-}
-
-void ClipEmbedder::compute_as(MixedPrecision precision, std::optional<int64_t> max_batch_size) {
-  precision_ = precision;
-  max_batch_size_ = max_batch_size;
-}
-
-at::Tensor ClipEmbedder::embed_images(const at::Tensor& images) const {
-  const NoGradPass no_grad;
-  const Autocast autocast(images.device().type(), precision_);
-  return clip_.embed_images(images, max_batch_size_);
-}
-
-TextEmbedding ClipEmbedder::embed_captions(const std::vector<std::string>& captions) const {
-  const NoGradPass no_grad;
-  const at::Device device = clip_.clip->parameters().front().device();
-  at::Tensor tokens = clip_.clip->trimmed(clip_.tokens_of(captions, &long_captions_));
-  if (!device.is_cpu()) tokens = tokens.pin_memory().to(device, /*non_blocking=*/true);
-  const Autocast autocast(device.type(), precision_);
-  return clip_.embed_tokens(tokens, max_batch_size_);
-}
-
-at::Tensor ClipEmbedder::similarity(const at::Tensor& images,
-                                    const std::vector<std::string>& captions) const {
-  const NoGradPass no_grad;
-  return (embed_images(images) * embed_captions(captions).embeds).sum(-1);
-}
-
-std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,
-                                           const std::string& pointer) {
+std::shared_ptr<LoadedClip> open_clip_of(const std::optional<ClipConfig>& config,
+                                         const std::string& pointer) {
   if (!config) return nullptr;
   LoadedClip clip = load_clip_file(clip_file_of(config->model),
                                    {.arguments = config->base_model_kwargs,
@@ -504,8 +486,8 @@ std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& conf
            clip.clip->embed_dim(),
            clip.clip->image_size(),
            clip.text_len());
-  return std::make_shared<ClipEmbedder>(std::move(clip),
-                                        fmt::format("{} ({})", pointer, printable(config->model)));
+  clip.name = fmt::format("{} ({})", pointer, printable(config->model));
+  return std::make_shared<LoadedClip>(std::move(clip));
 }
 
 }  // namespace dalle2

@@ -64,29 +64,36 @@ class ClipValidation {
   std::string captions_;           // a number each, in bytes
 };
 
-/// A CLIP that is frozen and in eval mode, and how it takes texts.
+/// A CLIP that is frozen and in eval mode, how it takes texts, and how it computes.
 struct LoadedClip {
   std::shared_ptr<ClipEncoderImpl> clip;
   std::shared_ptr<const ClipTokenizer> tokenizer;
   TextFrame frame = TextFrame::kEnclosed;
+  std::string name = "";  ///< in messages, of a section: "/prior/clip (clip.pth)"
+  MixedPrecision precision = MixedPrecision::no;
+  std::optional<int64_t> max_batch_size = {};  ///< samples of a chunk; none: all at once
+  mutable LongCaptions long_captions = {};
 
   /// Tokens of a text, with those that enclose it.
   int64_t text_len() const;
   /// Tokens that a text may have by itself.
   int64_t text_room() const { return text_len() - enclosing_tokens(frame); }
-  /// Texts that are too long are cut, which `long_captions` reports, if it is not null.
+  /// Texts that are too long are cut, which `cut` reports, if it is not null.
   /// @return [B, text_len()] int64 on the CPU
-  at::Tensor tokens_of(const std::vector<std::string>& texts,
-                       LongCaptions* long_captions = nullptr) const;
+  at::Tensor tokens_of(const std::vector<std::string>& texts, LongCaptions* cut = nullptr) const;
+  /// Makes it a part of `model`, whose checkpoints then hold it and which takes it to its device.
+  void hold_in(torch::nn::Module& model) const;
 
-  // On the CLIP's device, in chunks of `most` rows.
-  /// @param images [B, 3, H, H] @return [B, D]
-  at::Tensor embed_images(const at::Tensor& images, std::optional<int64_t> most) const;
+  // On the CLIP's device, in float32.
+  /// @param images [B, 3, H, H] in [0, 1] @return [B, D]
+  /// @throws DataError for pictures smaller than those that it sees
+  at::Tensor embed_images(const at::Tensor& images) const;
   /// @param tokens [B, L]
-  TextEmbedding embed_tokens(const at::Tensor& tokens, std::optional<int64_t> most) const;
-
- private:
-  at::Tensor rows_of(const at::Tensor& all, const ChunkRange& range) const;
+  TextEmbedding embed_tokens(const at::Tensor& tokens) const;
+  /// Texts that are too long are cut, with a warning. @return encodings as long as the longest text
+  TextEmbedding embed_captions(const std::vector<std::string>& captions) const;
+  /// Cosines of pictures and their captions. @param images as of embed_images() @return [B]
+  at::Tensor similarity(const at::Tensor& images, const std::vector<std::string>& captions) const;
 };
 
 /// Of a run, whose network is known.
@@ -104,43 +111,10 @@ std::string clip_file_of(const std::string& model);
 /// where find_clip_vocabulary() looks. @throws as those; ConfigError for hints on a file of a run
 LoadedClip load_clip_file(const std::string& path, const ClipFileHints& hints = {});
 
-/// The frozen CLIP of a decoder's or prior's run: embeddings of pictures and captions while it trains.
-class ClipEmbedder {
- public:
-  /// @param name of the CLIP in messages: "/prior/clip (clip.pth)"
-  ClipEmbedder(LoadedClip clip, std::string name);
-
-  const ClipEncoderImpl& clip() const { return *clip_.clip; }
-  const std::string& name() const { return name_; }
-
-  /// Makes it a part of `model`, whose checkpoints then hold it and which takes it to its device.
-  void hold_in(torch::nn::Module& model) const;
-  void to(const at::Device& device) { clip_.clip->to(device); }
-  /// How the networks of the run compute, and in chunks of how many samples; before that in float32,
-  /// and all at once.
-  void compute_as(MixedPrecision precision, std::optional<int64_t> max_batch_size);
-
-  /// @param images [B, 3, H, H] in [0, 1] on its device @return [B, D] float32
-  /// @throws DataError for pictures smaller than those that it sees
-  at::Tensor embed_images(const at::Tensor& images) const;
-  /// Texts that are too long are cut, with a warning. @return float32; encodings are as long as the longest text
-  TextEmbedding embed_captions(const std::vector<std::string>& captions) const;
-  /// Cosines of pictures and their captions. @param images as of embed_images() @return [B] float32
-  at::Tensor similarity(const at::Tensor& images, const std::vector<std::string>& captions) const;
-
- private:
-  LoadedClip clip_;
-  std::shared_ptr<FrozenClipImpl> module_;
-  std::string name_;
-  MixedPrecision precision_ = MixedPrecision::no;
-  std::optional<int64_t> max_batch_size_;
-  mutable LongCaptions long_captions_;
-};
-
 /// The CLIP of a section; null for none. @param pointer of the section, "/prior/clip"
 /// @throws ConfigError if it is nowhere, DataError for one that cannot be used
-std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,
-                                           const std::string& pointer);
+std::shared_ptr<LoadedClip> open_clip_of(const std::optional<ClipConfig>& config,
+                                         const std::string& pointer);
 
 /// A hash of a CLIP's weights and of what else decides its embeddings.
 std::string clip_sha256(const ClipEncoderImpl& clip);

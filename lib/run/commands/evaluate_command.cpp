@@ -68,7 +68,7 @@ nlohmann::ordered_json figures_of(const EvaluateCommand& command,
   DiffusionPrior prior = load_prior(source_of(command, config.train), checkpoint);
   prior->to(device);
   const auto clip = open_prior_clip(config.prior);
-  if (clip) clip->to(device);
+  if (clip) clip->clip->to(device);
   const PriorDataset data = prior_data(config, clip.get());
   if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), {count_rows(data), "row"});
   const auto batch = data.batch(command.split, 0, 0, config.data.batch_size);
@@ -124,7 +124,7 @@ nlohmann::ordered_json figures_of(const EvaluateCommand& command,
   lay_filters_in_order(*decoder);
   decoder->eval();
   const DecoderClip clip = open_decoder_clip(config, loaded.plan);
-  if (clip.embedder) clip.embedder->to(device);
+  if (clip.embedder) clip.embedder->clip->to(device);
   const auto clip_of_score = open_clip_of_score(loaded, clip, device);
   ShardData data(config.data, config.seed, decoder_needs(config, loaded.plan), device);
   data.deal(slices_of(root));

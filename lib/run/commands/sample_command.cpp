@@ -284,6 +284,7 @@ class SampleClip {
         clip_(
             load_clip_file(command.clip_path.value(), {.config_path = command.clip_config_path})) {
     clip_.clip->to(device);
+    clip_.max_batch_size = command.batch_size;
   }
 
   const ClipEncoderImpl& network() const { return *clip_.clip; }
@@ -398,8 +399,7 @@ class SampleClip {
                         printable(*command_.clip_path),
                         room);
     }
-    const torch::NoGradGuard no_grad;
-    TextEmbedding made = clip_.embed_tokens(clip_.tokens_of(texts), command_.batch_size);
+    TextEmbedding made = clip_.embed_tokens(clip_.tokens_of(texts));
     made.tensors([](at::Tensor& tensor) { tensor = tensor.cpu(); });
     return made;
   }
@@ -420,8 +420,7 @@ class SampleClip {
     }
     if (seen.empty())
       throw DataError("{} {}: expected at least one picture, got none", option, given);
-    const torch::NoGradGuard no_grad;
-    return clip_.embed_images(at::stack(seen), command_.batch_size).cpu();
+    return clip_.embed_images(at::stack(seen)).cpu();
   }
 
   /// Where a picture's embedding goes: to that of another one, or along the difference of two texts.

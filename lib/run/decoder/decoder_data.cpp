@@ -40,13 +40,13 @@ void check_width(const std::string& pointer,
                  const char* what,
                  std::optional<int64_t> width,
                  int64_t of_clip,
-                 const ClipEmbedder& clip) {
+                 const LoadedClip& clip) {
   if (width.value_or(of_clip) == of_clip) return;
   throw DataError("{}: expected {}, the width of the {} of {}, got {}",
                   pointer,
                   of_clip,
                   what,
-                  clip.name(),
+                  clip.name,
                   *width);
 }
 
@@ -110,12 +110,12 @@ int64_t number_of(const ShardPlace& place) {
 
 /// Cosines of pictures and their captions; NaN without a caption.
 /// @param drawn [n, C, h, w] @return [n] float32 on the CPU
-at::Tensor caption_cosines(const ClipEmbedder& clip,
+at::Tensor caption_cosines(const LoadedClip& clip,
                            const at::Tensor& drawn,
                            const std::vector<std::string>& captions) {
   const PlainFloat32 plain;
   const at::Tensor pictures = resize_image_to(with_three_channels(drawn.to(at::kFloat).clamp(0, 1)),
-                                              clip.clip().image_size(),
+                                              clip.clip->image_size(),
                                               std::make_pair(0.0, 1.0));
   at::Tensor cosines = clip.similarity(pictures, captions).cpu();
   for (size_t i = 0; i < captions.size(); ++i) {
@@ -152,13 +152,13 @@ std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded) {
 
 void DecoderClip::check_pictures(const at::Tensor& images) const {
   if (!makes_image_embeds) return;
-  const int64_t side = embedder->clip().image_size();
+  const int64_t side = embedder->clip->image_size();
   if (images.size(-1) >= side && images.size(-1) == images.size(-2)) return;
   throw DataError(
       "/data/preprocessing: expected square pictures of at least {0} x {0} pixels, which {1} sees, got "
       "{2} x {3}\n  Make them of that size: the unets take them smaller by themselves.",
       side,
-      embedder->name(),
+      embedder->name,
       images.size(-1),
       images.size(-2));
 }
@@ -175,13 +175,13 @@ DecoderClip open_decoder_clip(const TrainDecoderConfig& config, const DecoderPla
       check_width(pointer + "image_embed_dim",
                   "embeddings",
                   unet.image_embed_dim,
-                  clip.embedder->clip().embed_dim(),
+                  clip.embedder->clip->embed_dim(),
                   *clip.embedder);
     if (clip.makes_text_encodings && unet.cond_on_text_encodings.value_or(false))
       check_width(pointer + "text_embed_dim",
                   "text encodings",
                   unet.text_embed_dim,
-                  clip.embedder->clip().text_width(),
+                  clip.embedder->clip->text_width(),
                   *clip.embedder);
   }
   return clip;
@@ -233,7 +233,7 @@ DecoderInputs to_inputs(const Batch& batch, const at::Device& device, const Deco
 
 std::string clip_identity(const TrainDecoderConfig& config, const DecoderClip& clip) {
   if (config.decoder.unconditional) return "";
-  if (clip.makes_image_embeds) return clip_sha256(clip.embedder->clip());
+  if (clip.makes_image_embeds) return clip_sha256(*clip.embedder->clip);
   if (!config.data.embeddings_in_tar) return "";
   const std::set<std::string> manifests = manifests_beside(config.data, kEmbeddingsManifest);
   return manifests.empty() ? "" : clip_of_manifest(*manifests.begin());
@@ -245,7 +245,7 @@ void add_reading(Json& manifest, const Json& data) {
 
 void check_stored_arrays(const LoadedDecoderConfig& loaded,
                          const Decoder& decoder,
-                         const ClipEmbedder* clip) {
+                         const LoadedClip* clip) {
   const ShardDataConfig& config = loaded.config.data;
   const Json data = Json::parse(loaded.full_json)["data"];
   Json reading;
@@ -254,7 +254,7 @@ void check_stored_arrays(const LoadedDecoderConfig& loaded,
   if (config.embeddings_in_tar && !of_embeddings.empty()) {
     Json own = reading;
     if (clip != nullptr)
-      own[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(clip->clip());
+      own[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(*clip->clip);
     for (const std::string& path : of_embeddings) check_manifest(path, own, "embeddings", "embed");
   }
   if (!config.latents_in_tar) return;
@@ -280,26 +280,27 @@ std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
   return metrics;
 }
 
-std::shared_ptr<ClipEmbedder> open_clip_of_score(const LoadedDecoderConfig& loaded,
-                                                 const DecoderClip& own,
-                                                 const at::Device& device) {
+std::shared_ptr<LoadedClip> open_clip_of_score(const LoadedDecoderConfig& loaded,
+                                               const DecoderClip& own,
+                                               const at::Device& device) {
   const auto& score = loaded.config.evaluate.clip_score;
   if (!score) return nullptr;
   // Of one's own a copy with the same weights, which computes in float32 whatever the run does.
   auto clip = score->clip ? open_clip_of(score->clip, "/evaluate/clip_score/clip")
-                          : std::make_shared<ClipEmbedder>(*own.embedder);
+                          : std::make_shared<LoadedClip>(*own.embedder);
   const int64_t side =
       loaded.plan.stages.at(static_cast<size_t>(trained_unets(loaded).second - 1)).image_size;
-  if (side < clip->clip().image_size()) {
+  if (side < clip->clip->image_size()) {
     log_warning(
         "clip",
         "/evaluate/clip_score: the CLIP sees pictures of {} pixels, and those of this decoder have {}: they are "
         "enlarged, and the score says less",
-        clip->clip().image_size(),
+        clip->clip->image_size(),
         side);
   }
-  clip->compute_as(MixedPrecision::no, loaded.config.train.max_batch_size);
-  clip->to(device);
+  clip->precision = MixedPrecision::no;
+  clip->max_batch_size = loaded.config.train.max_batch_size;
+  clip->clip->to(device);
   return clip;
 }
 

@@ -29,10 +29,10 @@ namespace dalle2 {
 
 /// What /decoder/clip makes of a batch, because its shards do not hold it.
 struct DecoderClip {
-  std::shared_ptr<ClipEmbedder> embedder;  ///< null: there is none
+  std::shared_ptr<LoadedClip> embedder;  ///< null: there is none
   bool makes_image_embeds = false, makes_text_encodings = false;
 
-  const ClipEmbedder* get() const { return embedder.get(); }
+  const LoadedClip* get() const { return embedder.get(); }
   /// @throws DataError for pictures smaller than those that it sees
   void check_pictures(const at::Tensor& images) const;
 };
@@ -69,7 +69,7 @@ void add_reading(nlohmann::ordered_json& manifest, const nlohmann::ordered_json&
 /// @throws DataError
 void check_stored_arrays(const LoadedDecoderConfig& loaded,
                          const Decoder& decoder,
-                         const ClipEmbedder* clip);
+                         const LoadedClip* clip);
 
 /// How a run's decoder draws.
 struct DrawSettings {
@@ -90,9 +90,9 @@ std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
 
 /// The CLIP of /evaluate/clip_score, on `device` and in float32; null if it is not asked for.
 /// @param own of /decoder/clip @throws ConfigError, DataError
-std::shared_ptr<ClipEmbedder> open_clip_of_score(const LoadedDecoderConfig& loaded,
-                                                 const DecoderClip& own,
-                                                 const at::Device& device);
+std::shared_ptr<LoadedClip> open_clip_of_score(const LoadedDecoderConfig& loaded,
+                                               const DecoderClip& own,
+                                               const at::Device& device);
 
 /// Keeps the real images' features for later runs, if there are new ones. What goes wrong is a
 /// warning.
@@ -114,7 +114,7 @@ struct DecoderEvaluation {
   const ShardData* data;
   std::string split = "val";
   DrawSettings draw;
-  const ClipEmbedder* clip_of_score = nullptr;  ///< of /evaluate/clip_score; null without
+  const LoadedClip* clip_of_score = nullptr;  ///< of /evaluate/clip_score; null without
   std::function<at::Tensor(const DecoderSampleOptions&)> sample;
   /// Before each step of a sampler, with what to show of it; may throw to end the evaluation.
   std::function<void(const std::string& where)> on_step;
@@ -135,7 +135,7 @@ std::optional<Batch> batch_of_main(ProcessGroup& group, std::optional<Batch> own
 ConfigTexts config_texts(const LoadedDecoderConfig& loaded);
 
 /// A decoder run without data. @param clip null: none
-DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip);
+DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const LoadedClip* clip);
 
 /// Lets the unets of a plan compute as few levels again as it takes for a step to stay within the budget.
 /// @param memory of the plan as its networks are; then as they are afterwards
@@ -150,7 +150,7 @@ std::vector<std::string> fit_memory_budget(const DryRunPlan& plan,
 /// @param group null: one process
 /// @throws on rank 0 what its model or steps throw, on the others ConfigError with its text
 std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
-                                         const ClipEmbedder* clip,
+                                         const LoadedClip* clip,
                                          const at::Device& device,
                                          ProcessGroup* group);
 

@@ -41,14 +41,14 @@ std::string describe_conditioning(const TrainDecoderConfig& config,
   if (config.decoder.unconditional) {
     return "unconditional: draws pictures like those in the shards";
   } else if (clip.makes_image_embeds) {
-    source = "image embeddings by " + clip.embedder->name();
+    source = "image embeddings by " + clip.embedder->name;
   } else if (config.data.img_embeddings_url) {
     source = "precomputed image embeddings";
   } else {
     source = "image embeddings from the shards";
   }
   if (clip.makes_text_encodings) {
-    source += " and text encodings by " + clip.embedder->name();
+    source += " and text encodings by " + clip.embedder->name;
   } else if (text_conditioned) {
     source += config.data.text_embeddings_url ? " and precomputed text embeddings"
                                               : " and text encodings from the shards";
@@ -73,7 +73,7 @@ void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
 }
 
 /// With the VAEs of its stages, and the CLIP that its files hold.
-Decoder make_decoder(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip) {
+Decoder make_decoder(const LoadedDecoderConfig& loaded, const LoadedClip* clip) {
   Decoder decoder(loaded.plan);
   load_latent_vaes(decoder);
   check_stored_arrays(loaded, decoder, clip);
@@ -228,8 +228,9 @@ class DecoderRun : public ShardRun {
         trained_unets_(trainer_.trained_parts()),
         metrics_(make_metrics(loaded, session_.device())),
         clip_of_score_(open_clip_of_score(loaded, clip_, session_.device())) {
-    if (clip_.embedder)
-      clip_.embedder->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
+    if (!clip_.embedder) return;
+    clip_.embedder->precision = trainer_.precision().precision;
+    clip_.embedder->max_batch_size = config_.train.max_batch_size;
   }
 
   void open() override {
@@ -441,10 +442,10 @@ class DecoderRun : public ShardRun {
   const TrainDecoderConfig& config_;
   DecoderTrainer& trainer_;
   DecoderClip clip_;
-  std::vector<int64_t> trained_unets_;           // numbers from 1
-  std::optional<Batch> training_, test_;         // pictures for the log; none without
-  std::unique_ptr<ImageMetrics> metrics_;        // null: none is asked for
-  std::shared_ptr<ClipEmbedder> clip_of_score_;  // null: no CLIP score is asked for
+  std::vector<int64_t> trained_unets_;         // numbers from 1
+  std::optional<Batch> training_, test_;       // pictures for the log; none without
+  std::unique_ptr<ImageMetrics> metrics_;      // null: none is asked for
+  std::shared_ptr<LoadedClip> clip_of_score_;  // null: no CLIP score is asked for
 };
 
 }  // namespace
@@ -468,7 +469,7 @@ std::unique_ptr<TrainingRun> make_run(const LoadedDecoderConfig& loaded,
       loaded, process, open_decoder_clip(loaded.config, loaded.plan));
 }
 
-DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip) {
+DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const LoadedClip* clip) {
   const DecoderTrainConfig& train = loaded.config.train;
   Decoder decoder = make_decoder(loaded, clip);
   std::vector<std::shared_ptr<torch::nn::Module>> networks;
@@ -618,7 +619,7 @@ std::vector<std::string> fit_memory_budget(const DryRunPlan& plan,
 }
 
 std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
-                                         const ClipEmbedder* clip,
+                                         const LoadedClip* clip,
                                          const at::Device& device,
                                          ProcessGroup* group) {
   std::vector<int64_t> levels(loaded.plan.stages.size(), 0);

@@ -54,15 +54,15 @@ void check_clip_widths(const PriorConfig& prior,
   }
 }
 
-std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior) {
+std::shared_ptr<LoadedClip> open_prior_clip(const PriorConfig& prior) {
   auto clip = open_clip_of(prior.clip, "/prior/clip");
-  if (clip) check_clip_widths(prior, "/prior", clip->clip(), clip->name());
+  if (clip) check_clip_widths(prior, "/prior", *clip->clip, clip->name);
   return clip;
 }
 
-PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+PriorDataset prior_data(const TrainPriorConfig& config, const LoadedClip* clip) {
   std::optional<ClipPreprocessing> pictures;
-  if (clip != nullptr) pictures = clip->clip().preprocessing();
+  if (clip != nullptr) pictures = clip->clip->preprocessing();
   return {config.data, config.prior, config.seed, pictures};
 }
 
@@ -76,12 +76,12 @@ std::string clip_beside(const std::optional<std::string>& url) {
 
 /// clip_sha256() of the CLIP whose embeddings of texts the run has: of `clip`, or what `shards embed`
 /// has written beside the folder /data/text_url on this machine. Empty if it is not known.
-std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  return clip != nullptr ? clip_sha256(clip->clip()) : clip_beside(config.data.text_url);
+std::string clip_identity(const TrainPriorConfig& config, const LoadedClip* clip) {
+  return clip != nullptr ? clip_sha256(*clip->clip) : clip_beside(config.data.text_url);
 }
 
 /// Warns if the embeddings of pictures are of another CLIP than those of texts, as far as `shards embed` has written that down.
-void warn_of_several_clips(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+void warn_of_several_clips(const TrainPriorConfig& config, const LoadedClip* clip) {
   const std::string of_images = clip_beside(config.data.image_url);
   if (of_images.empty()) return;
   const std::string of_texts = clip_identity(config, clip);
@@ -128,14 +128,14 @@ void check_usable(const PriorDataset& data, bool has_clip) {
 }
 
 /// With the CLIP that its files hold.
-DiffusionPrior make_prior(const LoadedPriorConfig& loaded, const ClipEmbedder* clip) {
+DiffusionPrior make_prior(const LoadedPriorConfig& loaded, const LoadedClip* clip) {
   DiffusionPrior prior(loaded.plan);
   if (clip != nullptr) clip->hold_in(*prior);
   return prior;
 }
 
 std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
-                                           const ClipEmbedder* clip,
+                                           const LoadedClip* clip,
                                            const at::Device& device,
                                            bool is_main) {
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
@@ -164,7 +164,7 @@ void step(DiffusionPrior prior, int64_t batch) {
   prior->forward(inputs, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
 }
 
-DryRunPlan make_plan(const LoadedPriorConfig& loaded, const ClipEmbedder* clip) {
+DryRunPlan make_plan(const LoadedPriorConfig& loaded, const LoadedClip* clip) {
   DiffusionPrior prior = make_prior(loaded, clip);
   add_adapters({prior->net()}, loaded.config.train);
   return {.model = prior.ptr(),
@@ -256,7 +256,7 @@ class PriorRun : public RowRun<PriorDataset> {
   /// @param clip open_prior_clip() @throws ConfigError, DataError
   PriorRun(const LoadedPriorConfig& loaded,
            const RunProcess& process,
-           const std::shared_ptr<ClipEmbedder>& clip)
+           const std::shared_ptr<LoadedClip>& clip)
       : RowRun(
             run_plan(loaded,
                      process,
@@ -274,7 +274,9 @@ class PriorRun : public RowRun<PriorDataset> {
         position_(position_as<PriorPosition>()),
         trainer_(trainer_as<PriorTrainer>()) {
     position_.rows_per_epoch = data_.rows("train");
-    if (clip_) clip_->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
+    if (!clip_) return;
+    clip_->precision = trainer_.precision().precision;
+    clip_->max_batch_size = config_.train.max_batch_size;
   }
 
   void open() override {
@@ -440,7 +442,7 @@ class PriorRun : public RowRun<PriorDataset> {
   }
 
   const TrainPriorConfig& config_;
-  std::shared_ptr<ClipEmbedder> clip_;  // null: embeddings are read
+  std::shared_ptr<LoadedClip> clip_;  // null: embeddings are read
   PriorPosition& position_;
   PriorTrainer& trainer_;
   double validated_at_ = 0;  // by ProcessGroup::heard_seconds(), or when the run began
@@ -457,7 +459,7 @@ TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior) {
 
 PriorInputs to_inputs(const PriorBatch& batch,
                       const at::Device& device,
-                      const ClipEmbedder* clip,
+                      const LoadedClip* clip,
                       const PriorConfig& prior) {
   PriorInputs inputs =
       copied_to(device, PriorInputs{batch.image_embeds, {batch.text_embeds, batch.text_encodings}});

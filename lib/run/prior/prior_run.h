@@ -25,10 +25,10 @@ void check_clip_widths(const PriorConfig& prior,
                        const std::string& clip_name);
 
 /// The CLIP of /prior/clip, which fits the prior; null for none. @throws as open_clip_of()
-std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior);
+std::shared_ptr<LoadedClip> open_prior_clip(const PriorConfig& prior);
 
 /// Rows for a run with that CLIP, or without. @throws as PriorDataset
-PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip);
+PriorDataset prior_data(const TrainPriorConfig& config, const LoadedClip* clip);
 
 /// What a CLIP makes of texts: encodings no longer than the prior takes, and none where it takes none.
 TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior);
@@ -37,7 +37,7 @@ TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior);
 /// @param clip null: the batch has embeddings
 PriorInputs to_inputs(const PriorBatch& batch,
                       const at::Device& device,
-                      const ClipEmbedder* clip,
+                      const LoadedClip* clip,
                       const PriorConfig& prior);
 
 /// Of all splits.
