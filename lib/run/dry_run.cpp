@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -54,7 +55,7 @@ int64_t average_copies(const SharedTrainConfig& train) {
                                         : 0);
 }
 
-bool is_of_part(const std::string& name, const DryRunPlan& plan, bool trained) {
+bool is_of_part(const DryRunPlan& plan, const std::string& name, bool trained) {
   return std::ranges::any_of(plan.networks, [&](const auto& network) {
     return (network.module != nullptr) == trained && name.starts_with(network.prefix);
   });
@@ -83,10 +84,8 @@ void check_loaded_file(const std::string& path,
   StateDict weights = model_weights(root, plan.texts.kind, /*use_ema=*/false);
   const bool takes_new_adapters = train.lora.rank > 0 && !has_lora(root);
   const bool is_base = takes_new_adapters || is_weights_alone(root);
-  const auto is_trained = [&](const std::string& name) { return is_of_part(name, plan, true); };
-  const auto is_untrained = [&](const std::string& name) { return is_of_part(name, plan, false); };
-  const bool only_carries =
-      train.lora.rank == 0 && held_stages(root, is_trained, is_untrained).only_untrained();
+  const auto has = std::bind_front(is_of_part, std::cref(plan));
+  const bool only_carries = train.lora.rank == 0 && held_stages(root, has).only_untrained();
   if (only_carries || is_base) {
     check_same_model(root, plan.texts, train.allow_changed_config);
   } else {
@@ -96,7 +95,7 @@ void check_loaded_file(const std::string& path,
   }
   check_carried(weights, path, plan);
   if (!only_carries) {
-    std::erase_if(weights, [&](const auto& entry) { return is_untrained(entry.first); });
+    std::erase_if(weights, [&](const auto& entry) { return has(entry.first, false); });
     if (takes_new_adapters) {
       for (auto& adapter : lora_state_dict(*plan.model)) weights.push_back(std::move(adapter));
     }

@@ -188,7 +188,7 @@ void RunCheckpoints::take_up(const StartPlan& plan) {
   const auto take = [&](const std::string& path) {
     const Value checkpoint = read_checkpoint(path);
     const Cursor root(checkpoint, path);
-    const HeldStages held = held_by(root);
+    const HeldStages held = held_stages(root, std::bind_front(&Trainer::has, &trainer_));
     if (!plan.resumes() && is_base(root, held)) {
       load_base(checkpoint, path, held);
       found_ = {.path = path,
@@ -214,7 +214,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   const ConfigChanges changes = compare_config(root, texts_, data_size_, allows_changes);
   trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
   check_loaded(trainer_, path);
-  if (held_by(root).untrained) carry_untrained(root);
+  if (held_stages(root, std::bind_front(&Trainer::has, &trainer_)).untrained) carry_untrained(root);
   read_own(root);
   if (gives_other_samples(changes)) {
     // A place in the old order of samples means nothing in the new one.
@@ -268,13 +268,6 @@ void RunCheckpoints::load_base(const Value& checkpoint,
 bool RunCheckpoints::is_base(const Cursor& root, const HeldStages& held) const {
   if (trainer_.uses_lora()) return !has_lora(root);
   return is_weights_alone(root) || held.only_untrained();
-}
-
-HeldStages RunCheckpoints::held_by(const Cursor& root) const {
-  return held_stages(
-      root,
-      [&](const std::string& name) { return trainer_.has(name, /*trained=*/true); },
-      [&](const std::string& name) { return trainer_.has(name, /*trained=*/false); });
 }
 
 /// The weights of stages that this run does not train, averaged where the file has averages.
@@ -514,15 +507,14 @@ void PthSaving::check() {
 }
 
 HeldStages held_stages(const Cursor& root,
-                       const std::function<bool(const std::string&)>& is_trained,
-                       const std::function<bool(const std::string&)>& is_untrained) {
+                       const std::function<bool(const std::string& name, bool trained)>& has) {
   HeldStages held;
   const Cursor model = root.value().is_dict() && root.has("model") ? root.at("model") : root;
   if (!model.value().is_dict()) return held;
   for (const auto& [key, value] : model.as_dict().items) {
     if (!key.is_string()) continue;
-    held.trained = held.trained || is_trained(key.as_string());
-    held.untrained = held.untrained || is_untrained(key.as_string());
+    held.trained = held.trained || has(key.as_string(), true);
+    held.untrained = held.untrained || has(key.as_string(), false);
   }
   return held;
 }

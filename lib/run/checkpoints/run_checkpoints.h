@@ -66,10 +66,9 @@ struct HeldStages {
   /// It can only give what the run does not train.
   bool only_untrained() const { return untrained && !trained; }
 };
-/// @param is_trained, is_untrained by the name of a tensor
+/// @param has whether the run has a tensor of that name in the stages that are trained, or in the others
 HeldStages held_stages(const Cursor& root,
-                       const std::function<bool(const std::string&)>& is_trained,
-                       const std::function<bool(const std::string&)>& is_untrained);
+                       const std::function<bool(const std::string& name, bool trained)>& has);
 /// Warns where the checkpoint at `path` has been trained for more epochs than are asked for.
 void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path);
 /// A file that this user may not open is not damaged: an older state must not replace it.
@@ -177,7 +176,6 @@ class RunCheckpoints {
   void read_own(const Cursor& root);
   void load_base(const Value& checkpoint, const std::string& path, const HeldStages& held);
   bool is_base(const Cursor& root, const HeldStages& held) const;
-  HeldStages held_by(const Cursor& root) const;
   void carry_untrained(const Cursor& root);
   StartPlan plan_of_main();
   void check_same_start();

@@ -250,56 +250,35 @@ void print_table(const std::vector<RankCounts>& ranks, int64_t steps) {
   print_line("{}", counted(steps, "step"));
 }
 
-/// The steps of `world` ranks, read by one loader: the lanes take turns, and those of rank r are r,
+/// The steps of `world` ranks, read by one loader with all lanes: these take turns, and those of rank r are r,
 /// r + world, ...
-class Steps {
- public:
-  Steps(const ShardDataConfig& config, LoaderOptions options, int64_t world)
-      : world_(world), split_(options.split), loader_(config, alone(std::move(options), world)) {}
-
-  void start_epoch(int64_t epoch, const LoaderPosition& position) {
-    epoch_ = epoch;
-    position_ = position;
-    loader_.start_epoch(epoch, position);
-  }
+struct Steps {
+  int64_t world, epoch;
+  ShardLoader loader;
+  LoaderPosition position;
+  std::optional<Batch> ahead = {};  // of the next step
 
   /// The batches of the next step, one a rank, without samples for a rank whose lanes are out; none at
   /// the end of the epoch.
   std::optional<std::vector<Batch>> next() {
-    std::vector<Batch> step(static_cast<size_t>(world_));
+    std::vector<Batch> step(static_cast<size_t>(world));
     int64_t last = -1;  // lane
-    while (last < 0 || (last + 1) % world_ > 0) {
-      if (!ahead_) ahead_ = loader_.next();
-      if (!ahead_) break;
-      const int64_t next_lane = ahead_->position.next_lane;
-      const int64_t lane = (next_lane > 0 ? next_lane : std::ssize(ahead_->position.lanes)) - 1;
-      if (last >= 0 && (lane <= last || lane / world_ != last / world_)) break;
+    while (last < 0 || (last + 1) % world > 0) {
+      if (!ahead) ahead = loader.next();
+      if (!ahead) break;
+      const int64_t next_lane = ahead->position.next_lane;
+      const int64_t lane = (next_lane > 0 ? next_lane : std::ssize(ahead->position.lanes)) - 1;
+      if (last >= 0 && (lane <= last || lane / world != last / world)) break;
       last = lane;
-      position_ = ahead_->position;
-      step[static_cast<size_t>(lane % world_)] = *std::exchange(ahead_, std::nullopt);
+      position = ahead->position;
+      step[static_cast<size_t>(lane % world)] = *std::exchange(ahead, std::nullopt);
       if (next_lane == 0) break;
     }
     if (last < 0) return std::nullopt;
     for (size_t rank = 0; rank < step.size(); ++rank)
-      trace_samples(static_cast<int>(rank), split_, epoch_, step[rank]);
+      trace_samples(static_cast<int>(rank), "train", epoch, step[rank]);
     return step;
   }
-
-  const LoaderPosition& position() const { return position_; }
-  DropCounts dropped() const { return loader_.dropped(); }
-
- private:
-  static LoaderOptions alone(LoaderOptions options, int64_t world) {
-    options.lanes = options.lanes.value_or(world);
-    options.rank = {};
-    return options;
-  }
-
-  int64_t world_, epoch_ = 0;
-  std::string split_;
-  ShardLoader loader_;
-  LoaderPosition position_;
-  std::optional<Batch> ahead_;  // of the next step
 };
 
 /// Takes the steps asked for, as many as a run would: /train/epoch_samples may end an epoch early.
@@ -310,10 +289,10 @@ void take_steps(const ShardsOrderCommand& command,
   std::vector<RankCounts> ranks(static_cast<size_t>(command.world));
   int64_t steps = 0;
   for (; steps < command.steps.value_or(INT64_MAX); ++steps) {
-    const bool is_over = walk.position().row >= config.train.epoch_samples.value_or(INT64_MAX);
+    const bool is_over = walk.position.row >= config.train.epoch_samples.value_or(INT64_MAX);
     const auto step = is_over ? std::nullopt : walk.next();
     if (!step) {
-      log_info("order", "the epoch is over: {}", counted(walk.position().row, "sample"));
+      log_info("order", "the epoch is over: {}", counted(walk.position.row, "sample"));
       break;
     }
     if (command.print) print_step(position.epoch, steps, *step);
@@ -323,10 +302,10 @@ void take_steps(const ShardsOrderCommand& command,
       ranks[rank].samples += samples;
     }
   }
-  position.loader = walk.position();
+  position.loader = walk.position;
   if (!command.print) print_table(ranks, steps);
-  const DropCounts dropped = walk.dropped();
-  if (!dropped.empty()) log_info("order", "{}", describe_drops(dropped));
+  if (const DropCounts& dropped = walk.loader.dropped(); !dropped.empty())
+    log_info("order", "{}", describe_drops(dropped));
 }
 
 }  // namespace
@@ -426,15 +405,17 @@ void run_shards_order(const ShardsOrderCommand& command) {
         command.from_path.value_or(""),
         *why);
   }
-  const LoaderOptions options = data.options("train", config.data.batch_size, /*in_order=*/false);
+  LoaderOptions options = data.options("train", config.data.batch_size, /*in_order=*/false);
+  options.lanes = options.lanes.value_or(world);
+  options.rank = {};
   log_info("order",
            "epoch {}: {}, {}, batches of {}",
            position.epoch,
            counted(std::ssize(options.urls), "training shard"),
            counted(world, "rank"),
            config.data.batch_size);
-  Steps walk(config.data, options, world);
-  walk.start_epoch(position.epoch, position.loader);
+  Steps walk{world, position.epoch, {config.data, options}, position.loader};
+  walk.loader.start_epoch(position.epoch, position.loader);
   take_steps(command, config, walk, position);
   if (!command.save_path) return;
   write_order_position(*command.save_path, position, all);
