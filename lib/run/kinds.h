@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include <functional>
 #include <memory>
@@ -11,15 +12,14 @@
 
 #include "checkpoint/state_dict.h"
 #include "config/kinds.h"
+#include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
 #include "run/device/compute_threads.h"
 #include "run/loop/training_run.h"
 
 namespace dalle2 {
 
-/// `evaluate` of a kind whose config `parse` reads: prints its figures as one JSON object. Of a decoder the
-/// metrics of /evaluate, of a prior the similarities of /train/eval_timesteps, of a CLIP the loss and the
-/// retrieval of captions and pictures, of a VAE the errors of the reconstruction.
+/// `evaluate` of a kind whose config `parse` reads: prints its figures as one JSON object.
 template <auto parse>
 ExitCode evaluate(const EvaluateCommand& command);
 
@@ -63,6 +63,22 @@ std::unique_ptr<TrainingRun> make_run(const LoadedDecoderConfig& loaded, const R
 std::unique_ptr<TrainingRun> make_run(const LoadedPriorConfig& loaded, const RunProcess& process);
 std::unique_ptr<TrainingRun> make_run(const LoadedVaeConfig& loaded, const RunProcess& process);
 std::unique_ptr<TrainingRun> make_run(const LoadedClipConfig& loaded, const RunProcess& process);
+
+/// What `evaluate` asks a kind with.
+struct Evaluation {
+  const EvaluateCommand& command;
+  const at::Device& device;
+  ProcessGroup& group;
+
+  /// The weights to evaluate. @param config that of the training
+  ModelSource source(const SharedTrainConfig& config) const;
+};
+
+// The figures of a checkpoint, of the samples of a split, which the ranks share. @return on rank 0
+nlohmann::ordered_json figures_of(const LoadedDecoderConfig& loaded, const Evaluation& evaluation);
+nlohmann::ordered_json figures_of(const LoadedPriorConfig& loaded, const Evaluation& evaluation);
+nlohmann::ordered_json figures_of(const LoadedVaeConfig& loaded, const Evaluation& evaluation);
+nlohmann::ordered_json figures_of(const LoadedClipConfig& loaded, const Evaluation& evaluation);
 
 // What they would take. @throws as they would
 void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOptions& start);

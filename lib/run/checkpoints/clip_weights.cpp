@@ -490,4 +490,33 @@ std::shared_ptr<LoadedClip> open_clip_of(const std::optional<ClipConfig>& config
   return std::make_shared<LoadedClip>(std::move(clip));
 }
 
+void check_clip_widths(const PriorConfig& prior,
+                       const std::string& prior_name,
+                       const ClipEncoderImpl& clip,
+                       const std::string& clip_name) {
+  if (prior.image_embed_dim != clip.embed_dim()) {
+    throw DataError(
+        "{}: expected embeddings of {} values, as {} makes, got a prior of {}\n  Name the CLIP that "
+        "the prior's embeddings were made with.",
+        prior_name,
+        clip.embed_dim(),
+        clip_name,
+        prior.image_embed_dim);
+  }
+  if (prior.condition_on_text_encodings && clip.text_width() != prior.image_embed_dim) {
+    throw DataError("{}: is conditioned on text encodings of {} values, and those of {} have {}",
+                    prior_name,
+                    prior.image_embed_dim,
+                    clip_name,
+                    clip.text_width());
+  }
+}
+
+TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior) {
+  if (!prior.condition_on_text_encodings) return {.embeds = texts.embeds, .encodings = {}};
+  const int64_t length = std::min(texts.encodings.size(1), prior.net.text_len());
+  texts.encodings = texts.encodings.narrow(1, 0, length);
+  return texts;
+}
+
 }  // namespace dalle2

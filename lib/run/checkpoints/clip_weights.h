@@ -116,6 +116,16 @@ LoadedClip load_clip_file(const std::string& path, const ClipFileHints& hints = 
 std::shared_ptr<LoadedClip> open_clip_of(const std::optional<ClipConfig>& config,
                                          const std::string& pointer);
 
+// Of a prior.
+/// @param prior_name, clip_name in messages @throws DataError for a CLIP whose embeddings, or
+/// encodings where the prior takes them, have another width than the prior
+void check_clip_widths(const PriorConfig& prior,
+                       const std::string& prior_name,
+                       const ClipEncoderImpl& clip,
+                       const std::string& clip_name);
+/// What a CLIP makes of texts: encodings no longer than the prior takes, and none where it takes none.
+TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior);
+
 /// A hash of a CLIP's weights and of what else decides its embeddings.
 std::string clip_sha256(const ClipEncoderImpl& clip);
 /// The same of the CLIP whose embeddings a manifest of `shards embed` describes; empty if it does not say.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What a CLIP's run is made of and does, what `--dry-run` says of it, and the first config of `init`.
+// What a CLIP's run is made of and does, what `evaluate` and `--dry-run` say of it, and the first config of
+// `init`.
 
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 
@@ -197,6 +199,46 @@ class ClipRun : public ShardRun {
 
 std::unique_ptr<TrainingRun> make_run(const LoadedClipConfig& loaded, const RunProcess& process) {
   return std::make_unique<ClipRun>(loaded, process);
+}
+
+/// The loss of the batches, and the retrieval over all samples of the split. The ranks share them.
+nlohmann::ordered_json figures_of(const LoadedClipConfig& loaded, const Evaluation& evaluation) {
+  const auto& [command, device, group] = evaluation;
+  const TrainClipConfig& config = loaded.config;
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const Cursor root(checkpoint, command.checkpoint_path);
+  const LoadedRunClip clip = load_clip(evaluation.source(config.train), checkpoint);
+  clip.clip->to(device);
+  const int64_t length = config.clip.text_cfg.context_length;
+  ShardData data(config.data, config.seed, clip_needs(config.clip), device);
+  data.deal(slices_of(root));
+  if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), data_size_of(data));
+  const auto loader = data.loader_of_share(command.split,
+                                           config.train.validation_samples.value_or(INT64_MAX),
+                                           config.data.batch_size,
+                                           {group.rank(), group.size()});
+  loader->start_epoch(0);
+  const torch::NoGradGuard no_grad;
+  ClipValidation validation;
+  std::vector<double> sums(2, 0.0);  // losses, batches
+  while (const std::optional<Batch> batch = loader->next()) {
+    const at::Tensor pairs =
+        pair_features(clip.clip->embed_image(batch->images.to(device)),
+                      clip.network->text_features(
+                          tokens_of(batch->captions, *clip.tokenizer, length).to(device)));
+    sums[0] += contrastive_loss(pairs, clip.network->logit_scale).item<double>();
+    sums[1] += 1;
+    validation.add(pairs, batch->captions);
+    group.still_busy();
+  }
+  sums = group.sum(sums, "losses of the batches");
+  const RetrievalSamples samples = validation.gather(group);
+  if (sums[1] == 0) throw DataError("--split {}: has no usable sample", command.split);
+  nlohmann::ordered_json json;
+  json["pairs"] = samples.pairs.size(0);
+  json["loss"] = sums[0] / sums[1];
+  for (const auto& [name, value] : retrieval_figures(samples)) json[name] = value;
+  return json;
 }
 
 void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start) {

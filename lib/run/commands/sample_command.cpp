@@ -29,7 +29,6 @@
 #include "run/device/device.h"
 #include "run/kinds.h"
 #include "run/pictures/pictures.h"
-#include "run/prior/prior_run.h"
 #include "tracker/places/remote_file.h"
 #include "trainer/tensor_group.h"
 

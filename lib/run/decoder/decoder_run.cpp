@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a decoder run is made of and does, what `--dry-run` says of it, and the first config of `init`.
+// What a decoder run is made of and does, what `evaluate` and `--dry-run` say of it, and the first config of
+// `init`.
 #include "run/decoder/decoder_data.h"
 
 #include <torch/torch.h>
@@ -19,11 +20,13 @@
 #include "dist/gather_rows.h"
 #include "io/pictures/image.h"
 #include "metrics/script/script_archive.h"
+#include "model/layers.h"
 #include "model/random.h"
 #include "model/resize.h"
 #include "model/unet/unet.h"
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
+#include "run/commands/sample_command.h"
 #include "run/init/first_config.h"
 #include "run/kinds.h"
 #include "run/pictures/pictures.h"
@@ -177,6 +180,11 @@ ShownRecord shown_metrics(const MetricValues& found) {
   return shown;
 }
 
+void warn_of_faults(const MetricValues& found) {
+  for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
+  for (const std::string& note : found.notes) log_warning("eval", "{}", note);
+}
+
 /// Errors while the figures are computed are listed in their `faults`. @throws StoppedError
 MetricValues compute_figures(const ImageMetrics& metrics) {
   try {
@@ -328,8 +336,7 @@ class DecoderRun : public ShardRun {
     return found;
   }
   void log_metrics(const MetricValues& found) {
-    for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
-    for (const std::string& note : found.notes) log_warning("eval", "{}", note);
+    warn_of_faults(found);
     if (found.values.empty()) return;
     LogRecord record(found.values.begin(), found.values.end());
     record.emplace_back("Evaluation Samples", found.images);
@@ -467,6 +474,75 @@ std::unique_ptr<TrainingRun> make_run(const LoadedDecoderConfig& loaded,
                                       const RunProcess& process) {
   return std::make_unique<DecoderRun>(
       loaded, process, open_decoder_clip(loaded.config, loaded.plan));
+}
+
+/// The metrics of /evaluate over samples of the split, as a run logs them. The ranks share the
+/// samples. @return on rank 0; null on the others
+nlohmann::ordered_json figures_of(const LoadedDecoderConfig& loaded, const Evaluation& evaluation) {
+  const auto& [command, device, group] = evaluation;
+  const TrainDecoderConfig& config = loaded.config;
+  if (config.evaluate.is_off()) {
+    throw ConfigError(
+        "{}: /evaluate: no metric is requested\n  Give one, e.g. --set "
+        "'/evaluate/FID={{\"feature_extractor_weights_path\": \"inception.pt\"}}'",
+        command.config_path);
+  }
+  check_one_or_each(
+      "--timesteps", command.timesteps.size(), loaded.plan.stages.size(), command.checkpoint_path);
+  const std::unique_ptr<ImageMetrics> metrics = make_metrics(loaded, device);
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const Cursor root(checkpoint, command.checkpoint_path);
+  Decoder decoder = load_decoder(evaluation.source(config.train), checkpoint);
+  decoder->to(device);
+  lay_filters_in_order(*decoder);
+  decoder->eval();
+  const DecoderClip clip = open_decoder_clip(config, loaded.plan);
+  if (clip.embedder) clip.embedder->clip->to(device);
+  const auto clip_of_score = open_clip_of_score(loaded, clip, device);
+  ShardData data(config.data, config.seed, decoder_needs(config, loaded.plan), device);
+  data.deal(slices_of(root));
+  if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), data_size_of(data));
+  OneOrMany<std::optional<int64_t>> steps(std::nullopt);  // the config's
+  if (command.timesteps.size() == 1) steps = command.timesteps.front();
+  if (command.timesteps.size() > 1) steps = command.timesteps;
+  Progress progress({.quiet = !group.is_main(), .terminal = log_is_terminal()});
+  show_pairs({.config = config,
+              .data = &data,
+              .split = command.split,
+              .draw = draw_settings(loaded, device, clip),
+              .clip_of_score = clip_of_score.get(),
+              .sample =
+                  [&](DecoderSampleOptions options) {
+                    const torch::NoGradGuard no_grad;
+                    options.sample_timesteps = steps;
+                    return decoder->sample(options);
+                  },
+              .on_step =
+                  [&](const std::string& where) {
+                    evaluation.group.still_busy();
+                    progress.stage(where);
+                  }},
+             {group.rank(), group.size()},
+             *metrics);
+  progress.finish();
+  metrics->gather(group);
+  if (!group.is_main()) return {};
+  const MetricValues found = metrics->compute();
+  // Of a run that is not here, none is begun.
+  if (config.evaluate.cache_path || std::filesystem::is_directory(config.tracker.data_path)) {
+    keep_real_features(config, *metrics);
+  }
+  warn_of_faults(found);
+  if (found.values.empty()) {
+    throw DataError("--split {}: no metric could be computed, see above", command.split);
+  }
+  nlohmann::ordered_json json;
+  json["images"] = found.images;
+  if (found.left_out > 0) json["images_left_out"] = found.left_out;
+  for (const auto& [name, value] : found.values) json[name] = value;
+  json["evaluation"] = metrics->description();
+  if (!command.timesteps.empty()) json["timesteps"] = command.timesteps;
+  return json;
 }
 
 DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const LoadedClip* clip) {

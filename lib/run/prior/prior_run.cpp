@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
-// What a prior run is made of and does, what `--dry-run` says of it, and the first config of `init`.
-#include "run/prior/prior_run.h"
-
+// What a prior run is made of and does, what `evaluate` and `--dry-run` say of it, and the first config of
+// `init`.
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -18,9 +19,11 @@
 #include "checkpoint/clip/clip_file.h"
 #include "data/embeddings/embedding_table.h"
 #include "data/embeddings/embeddings.h"
+#include "data/embeddings/prior_dataset.h"
 #include "data/loader/drop_log.h"
 #include "metrics/embedding_metrics.h"
 #include "model/random.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/device/device.h"
 #include "run/dry_run.h"
@@ -31,42 +34,41 @@
 #include "trainer/prior_trainer.h"
 
 namespace dalle2 {
+namespace {
 
-void check_clip_widths(const PriorConfig& prior,
-                       const std::string& prior_name,
-                       const ClipEncoderImpl& clip,
-                       const std::string& clip_name) {
-  if (prior.image_embed_dim != clip.embed_dim()) {
-    throw DataError(
-        "{}: expected embeddings of {} values, as {} makes, got a prior of {}\n  Name the CLIP that "
-        "the prior's embeddings were made with.",
-        prior_name,
-        clip.embed_dim(),
-        clip_name,
-        prior.image_embed_dim);
-  }
-  if (prior.condition_on_text_encodings && clip.text_width() != prior.image_embed_dim) {
-    throw DataError("{}: is conditioned on text encodings of {} values, and those of {} have {}",
-                    prior_name,
-                    prior.image_embed_dim,
-                    clip_name,
-                    clip.text_width());
-  }
-}
-
+/// The CLIP of /prior/clip, which fits the prior; null for none. @throws as open_clip_of()
 std::shared_ptr<LoadedClip> open_prior_clip(const PriorConfig& prior) {
   auto clip = open_clip_of(prior.clip, "/prior/clip");
   if (clip) check_clip_widths(prior, "/prior", *clip->clip, clip->name);
   return clip;
 }
 
+/// Rows for a run with that CLIP, or without. @throws as PriorDataset
 PriorDataset prior_data(const TrainPriorConfig& config, const LoadedClip* clip) {
   std::optional<ClipPreprocessing> pictures;
   if (clip != nullptr) pictures = clip->clip->preprocessing();
   return {config.data, config.prior, config.seed, pictures};
 }
 
-namespace {
+/// A batch on `device`, as the prior takes it: with what the CLIP makes of captions and pictures.
+/// @param clip null: the batch has embeddings
+PriorInputs to_inputs(const PriorBatch& batch,
+                      const at::Device& device,
+                      const LoadedClip* clip,
+                      const PriorConfig& prior) {
+  PriorInputs inputs =
+      copied_to(device, PriorInputs{batch.image_embeds, {batch.text_embeds, batch.text_encodings}});
+  if (clip == nullptr) return inputs;
+  if (!inputs.image_embeds.defined())
+    inputs.image_embeds = clip->embed_images(batch.pictures.to(device));
+  inputs.text = as_prior_takes(clip->embed_captions(batch.captions), prior);
+  return inputs;
+}
+
+/// Of all splits.
+int64_t count_rows(const PriorDataset& data) {
+  return data.rows("train") + data.rows("val") + data.rows("test");
+}
 
 /// What `shards embed` wrote beside a folder of embeddings; empty without, or for none.
 std::string clip_beside(const std::optional<std::string>& url) {
@@ -450,32 +452,60 @@ class PriorRun : public RowRun<PriorDataset> {
 
 }  // namespace
 
-TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior) {
-  if (!prior.condition_on_text_encodings) return {.embeds = texts.embeds, .encodings = {}};
-  const int64_t length = std::min(texts.encodings.size(1), prior.net.text_len());
-  texts.encodings = texts.encodings.narrow(1, 0, length);
-  return texts;
-}
-
-PriorInputs to_inputs(const PriorBatch& batch,
-                      const at::Device& device,
-                      const LoadedClip* clip,
-                      const PriorConfig& prior) {
-  PriorInputs inputs =
-      copied_to(device, PriorInputs{batch.image_embeds, {batch.text_embeds, batch.text_encodings}});
-  if (clip == nullptr) return inputs;
-  if (!inputs.image_embeds.defined())
-    inputs.image_embeds = clip->embed_images(batch.pictures.to(device));
-  inputs.text = as_prior_takes(clip->embed_captions(batch.captions), prior);
-  return inputs;
-}
-
-int64_t count_rows(const PriorDataset& data) {
-  return data.rows("train") + data.rows("val") + data.rows("test");
-}
-
 std::unique_ptr<TrainingRun> make_run(const LoadedPriorConfig& loaded, const RunProcess& process) {
   return std::make_unique<PriorRun>(loaded, process, open_prior_clip(loaded.config.prior));
+}
+
+/// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
+/// The ranks share the numbers of steps.
+nlohmann::ordered_json figures_of(const LoadedPriorConfig& loaded, const Evaluation& evaluation) {
+  const auto& [command, device, group] = evaluation;
+  constexpr size_t kSimilarities = 5;
+  const TrainPriorConfig& config = loaded.config;
+  const std::vector<int64_t>& steps =
+      command.timesteps.empty() ? config.train.eval_timesteps : command.timesteps;
+  for (const int64_t count : steps) {
+    if (count >= 2 && count <= config.prior.timesteps) continue;
+    throw ConfigError("--timesteps: expected 2 to {}, the training steps of the prior, got {}",
+                      config.prior.timesteps,
+                      count);
+  }
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const Cursor root(checkpoint, command.checkpoint_path);
+  DiffusionPrior prior = load_prior(evaluation.source(config.train), checkpoint);
+  prior->to(device);
+  const auto clip = open_prior_clip(config.prior);
+  if (clip) clip->clip->to(device);
+  const PriorDataset data = prior_data(config, clip.get());
+  if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), {count_rows(data), "row"});
+  const auto batch = data.batch(command.split, 0, 0, config.data.batch_size);
+  if (!batch || batch->size() == 0) {
+    throw DataError("--split {}: has no usable row (/data/splits)", command.split);
+  }
+  std::vector<std::string> names(kSimilarities);
+  std::vector<double> values(kSimilarities * steps.size(), 0.0);  // of other ranks: 0
+  PriorSampleOptions options;
+  const PriorInputs inputs = to_inputs(*batch, device, clip.get(), config.prior);
+  options.text = inputs.text;
+  for (size_t i = static_cast<size_t>(group.rank()); i < steps.size();
+       i += static_cast<size_t>(group.size())) {
+    options.timesteps = steps[i];
+    options.generator =
+        make_generator({config.seed, "similarities", /*epoch=*/0, steps[i]}, device);
+    const auto similarities = embedding_similarities(
+        inputs.text.embeds, inputs.image_embeds, prior->p_sample_loop(options));
+    for (size_t j = 0; j < kSimilarities; ++j)
+      std::tie(names[j], values[i * kSimilarities + j]) = similarities.at(j);
+    group.still_busy();
+  }
+  values = group.sum(values, "similarities");
+  nlohmann::ordered_json metrics;
+  metrics["rows"] = batch->size();
+  for (size_t i = 0; i < values.size(); ++i) {  // rank 0, which prints, has the names
+    metrics[fmt::format("{} [steps={}]", names[i % kSimilarities], steps[i / kSimilarities])] =
+        values[i];
+  }
+  return metrics;
 }
 
 void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOptions& start) {

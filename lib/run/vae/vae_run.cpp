@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a run of a VAE is made of and does, what `--dry-run` says of it, and the first config of `init`.
+// What a run of a VAE is made of and does, what `evaluate` and `--dry-run` say of it, and the first config of
+// `init`.
 #include "run/vae/vae_run.h"
 
 #include <ATen/Context.h>
@@ -11,6 +12,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -484,6 +486,56 @@ ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device
 
 std::unique_ptr<TrainingRun> make_run(const LoadedVaeConfig& loaded, const RunProcess& process) {
   return std::make_unique<VaeRun>(loaded, process);
+}
+
+/// The reconstruction of the split's pictures: mean absolute and mean square error, and the peak
+/// signal-to-noise ratio of the latter, in dB. The ranks share the batches.
+nlohmann::ordered_json figures_of(const LoadedVaeConfig& loaded, const Evaluation& evaluation) {
+  const auto& [command, device, group] = evaluation;
+  const TrainVaeConfig& config = loaded.config;
+  if (command.split == "test") {
+    throw ConfigError("--split test: a VAE's pictures are divided into train and val");
+  }
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const Cursor root(checkpoint, command.checkpoint_path);
+  VqganVae vae = load_vae(evaluation.source(config.train), checkpoint);
+  vae->to(device);
+  ImageFolder data(config.data, config.vae.channels, config.seed, gpu_of(device));
+  if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), {data.files(), "picture"});
+  const torch::NoGradGuard no_grad;
+  // Of each batch: absolute and square errors, and pictures. Those of other ranks: 0.
+  constexpr size_t kSums = 3;
+  const int64_t size = config.data.batch_size;
+  const int64_t batches = (data.rows(command.split) + size - 1) / size;
+  std::vector<double> sums(kSums * static_cast<size_t>(batches), 0.0);
+  for (int64_t number = group.rank(); number < batches; number += group.size()) {
+    const auto batch = data.batch(command.split, /*epoch=*/0, number * size, size);
+    data.read_ahead(command.split, /*epoch=*/0, (number + group.size()) * size, size);
+    if (!batch || batch->size() == 0) continue;
+    at::Tensor images = batch->images;
+    copy_to_device(device, {&images});
+    const at::Tensor apart = vae->reconstruct(images).images - images;
+    const double values = static_cast<double>(images[0].numel());
+    double* own = &sums[kSums * static_cast<size_t>(number)];
+    own[0] = apart.abs().sum(at::kDouble).item<double>() / values;
+    own[1] = apart.square().sum(at::kDouble).item<double>() / values;
+    own[2] = static_cast<double>(batch->size());
+    group.still_busy();
+  }
+  sums = group.sum(sums, "errors of the batches");
+  double absolute = 0, square = 0;
+  int64_t pictures = 0;
+  for (size_t place = 0; place < sums.size(); place += kSums) {
+    absolute += sums[place];
+    square += sums[place + 1];
+    pictures += static_cast<int64_t>(sums[place + 2]);
+  }
+  if (pictures == 0) throw DataError("--split {}: has no usable picture", command.split);
+  const double count = static_cast<double>(pictures);
+  return {{"pictures", pictures},
+          {"mean_absolute_error", absolute / count},
+          {"mean_square_error", square / count},
+          {"psnr_db", -10 * std::log10(square / count)}};
 }
 
 void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOptions& start) {
