@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "run/kinds.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
@@ -15,18 +17,15 @@ std::vector<RunKind>& run_kinds() {
   static std::vector<RunKind> kinds = {{.key = TrainDecoderConfig::kKind,
                                         .tensor_prefixes = {"unets.", "noise_schedulers."},
                                         .load = load_run<parse_decoder_config>,
-                                        .evaluate = evaluate<parse_decoder_config>,
                                         .first_config = decoder_first_config,
                                         .sample = sample_decoder},
                                        {.key = TrainVaeConfig::kKind,
                                         .tensor_prefixes = {"enc_dec."},
                                         .load = load_run<parse_vae_config>,
-                                        .evaluate = evaluate<parse_vae_config>,
                                         .first_config = vae_first_config},
                                        {.key = TrainPriorConfig::kKind,
                                         .tensor_prefixes = {"net.", "noise_scheduler."},
                                         .load = load_run<parse_prior_config>,
-                                        .evaluate = evaluate<parse_prior_config>,
                                         .first_config = prior_first_config,
                                         .sample = sample_prior},
                                        {.key = TrainClipConfig::kKind,
@@ -38,7 +37,6 @@ std::vector<RunKind>& run_kinds() {
                                                             "token_embedding.",
                                                             "ln_final."},
                                         .load = load_run<parse_clip_config>,
-                                        .evaluate = evaluate<parse_clip_config>,
                                         .first_config = clip_first_config}};
   return kinds;
 }

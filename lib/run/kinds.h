@@ -19,9 +19,15 @@
 
 namespace dalle2 {
 
-/// `evaluate` of a kind whose config `parse` reads: prints its figures as one JSON object.
-template <auto parse>
-ExitCode evaluate(const EvaluateCommand& command);
+/// What `evaluate` asks a kind with.
+struct Evaluation {
+  const EvaluateCommand& command;
+  const at::Device& device;
+  ProcessGroup& group;
+
+  /// The weights to evaluate. @param config that of the training
+  ModelSource source(const SharedTrainConfig& config) const;
+};
 
 /// A config that was read, and what can be done with it. Has to outlive the runs that it makes.
 struct LoadedRun {
@@ -33,6 +39,9 @@ struct LoadedRun {
   std::function<std::unique_ptr<TrainingRun>(const RunProcess& process)> make_run;
   /// Prints what a run of `processes` would take. @throws as a run would
   std::function<void(int64_t processes, const StartOptions& start)> dry_run;
+  /// The figures of a checkpoint, of the samples of a split, which the ranks share. @return on rank 0
+  /// @throws ConfigError, DataError
+  std::function<nlohmann::ordered_json(const Evaluation& evaluation)> figures = {};
 };
 
 struct FirstConfig;
@@ -43,8 +52,6 @@ struct RunKind {
   /// What the names of its model's tensors may begin with, by which a file is known.
   std::vector<std::string> tensor_prefixes;
   std::function<LoadedRun(const std::string& config_path, const ReadOptions& options)> load;
-  /// Prints the figures of a checkpoint, as one process or several. @throws ConfigError, DataError
-  std::function<ExitCode(const EvaluateCommand& command)> evaluate;
   /// What `init` writes for a folder of data. Empty: nothing. @throws ConfigError, DataError
   std::function<FirstConfig(const InitCommand& command)> first_config = {};
   /// Draws with the weights of a checkpoint. Empty: nothing can be drawn.
@@ -64,17 +71,7 @@ std::unique_ptr<TrainingRun> make_run(const LoadedPriorConfig& loaded, const Run
 std::unique_ptr<TrainingRun> make_run(const LoadedVaeConfig& loaded, const RunProcess& process);
 std::unique_ptr<TrainingRun> make_run(const LoadedClipConfig& loaded, const RunProcess& process);
 
-/// What `evaluate` asks a kind with.
-struct Evaluation {
-  const EvaluateCommand& command;
-  const at::Device& device;
-  ProcessGroup& group;
-
-  /// The weights to evaluate. @param config that of the training
-  ModelSource source(const SharedTrainConfig& config) const;
-};
-
-// The figures of a checkpoint, of the samples of a split, which the ranks share. @return on rank 0
+// Their figures.
 nlohmann::ordered_json figures_of(const LoadedDecoderConfig& loaded, const Evaluation& evaluation);
 nlohmann::ordered_json figures_of(const LoadedPriorConfig& loaded, const Evaluation& evaluation);
 nlohmann::ordered_json figures_of(const LoadedVaeConfig& loaded, const Evaluation& evaluation);
@@ -92,15 +89,20 @@ template <auto parse>
 LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
   using Config = decltype(parse({}, config_path, options));
   const auto loaded = std::make_shared<const Config>(load_config<parse>(config_path, options));
-  PassWork work;  // of a kind that does not say it
-  if constexpr (requires { pass_work(*loaded); }) work = pass_work(*loaded);
-  return {.full_json = loaded->full_json,
-          .warnings = loaded->warnings,
-          .train = &loaded->config.train,
-          .work = work,
-          .make_run = [loaded](const RunProcess& process) { return make_run(*loaded, process); },
-          .dry_run = [loaded](int64_t processes,
-                              const StartOptions& start) { dry_run(*loaded, processes, start); }};
+  LoadedRun run{
+      .full_json = loaded->full_json,
+      .warnings = loaded->warnings,
+      .train = &loaded->config.train,
+      .make_run = [loaded](const RunProcess& process) { return make_run(*loaded, process); },
+      .dry_run = [loaded](int64_t processes,
+                          const StartOptions& start) { dry_run(*loaded, processes, start); }};
+  // A kind may not say them.
+  if constexpr (requires { pass_work(*loaded); }) run.work = pass_work(*loaded);
+  if constexpr (requires(const Evaluation& evaluation) { figures_of(*loaded, evaluation); })
+    run.figures = [loaded](const Evaluation& evaluation) {
+      return figures_of(*loaded, evaluation);
+    };
+  return run;
 }
 
 }  // namespace dalle2

@@ -211,8 +211,7 @@ inline void register_joint_toy() {
     config_kinds().push_back(kind_row<TrainJointToyConfig, parse_joint_toy>("a joint toy"));
     run_kinds().push_back({.key = TrainJointToyConfig::kKind,
                            .tensor_prefixes = {"joint."},
-                           .load = load_run<parse_joint_toy>,
-                           .evaluate = [](const EvaluateCommand&) { return ExitCode::kDone; }});
+                           .load = load_run<parse_joint_toy>});
     return true;
   }();
   static_cast<void>(once);

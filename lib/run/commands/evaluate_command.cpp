@@ -17,39 +17,29 @@ ModelSource Evaluation::source(const SharedTrainConfig& config) const {
           .allow_changed_config = config.allow_changed_config};
 }
 
-template <auto parse>
-ExitCode evaluate(const EvaluateCommand& command) {
-  const auto loaded =
-      load_config<parse>(command.config_path, with_checkpoints({.overrides = command.overrides}));
+ExitCode run_evaluate(const EvaluateCommand& command) {
+  const RunKind& kind = run_kind_of(config_kind(command.config_path));
+  if (!command.timesteps.empty() && !kind.sample) {
+    throw ConfigError("--timesteps: a {} draws nothing\n  Leave it out.", kind.key);
+  }
+  log_to_stderr();
+  const LoadedRun loaded =
+      kind.load(command.config_path, with_checkpoints({.overrides = command.overrides}));
   if (command.processes > 1) return launch(command.processes);
-  const SharedTrainConfig& train = loaded.config.train;
-  const Meeting meeting = meeting_of(train, pass_work(loaded), loaded.warnings);
-  return as_one_of_several(meeting, [&](ProcessGroup& group) {
+  const SharedTrainConfig& train = *loaded.train;
+  const auto evaluate = [&](ProcessGroup& group) {
     check_same_config(group, loaded.full_json, train.device);
     {
       const ProcessGroup::BusyScope busy(group, "evaluating");
       const at::Device device =
           group.is_alone() ? prepare_device(train, group.world()) : group.device();
-      const nlohmann::ordered_json found = figures_of(loaded, Evaluation{command, device, group});
+      const nlohmann::ordered_json found = loaded.figures({command, device, group});
       if (group.is_main()) print_line("{}", found.dump(2));
     }
     group.barrier("the end of the evaluation");
     return ExitCode::kDone;
-  });
-}
-
-template ExitCode evaluate<parse_decoder_config>(const EvaluateCommand& command);
-template ExitCode evaluate<parse_prior_config>(const EvaluateCommand& command);
-template ExitCode evaluate<parse_vae_config>(const EvaluateCommand& command);
-template ExitCode evaluate<parse_clip_config>(const EvaluateCommand& command);
-
-ExitCode run_evaluate(const EvaluateCommand& command) {
-  const std::string kind = config_kind(command.config_path);
-  if (!command.timesteps.empty() && !run_kind_of(kind).sample) {
-    throw ConfigError("--timesteps: a {} draws nothing\n  Leave it out.", kind);
-  }
-  log_to_stderr();
-  return run_kind_of(kind).evaluate(command);
+  };
+  return as_one_of_several(meeting_of(train, loaded.work, loaded.warnings), evaluate);
 }
 
 }  // namespace dalle2
