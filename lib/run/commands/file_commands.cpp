@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Commands that read files of runs, and write others: `inspect`, `fsck`, `schema`, `ema`, `report`, `sync`.
+// Commands that read files of runs, and write others: `inspect`, `fsck`, `schema`, `ema`, `report`, `sync`; and
+// `evaluate`.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "base/public_url.h"
@@ -13,10 +15,12 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/post_hoc.h"
-#include "config/kinds.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
-#include "run/commands.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/commands/several_processes.h"
+#include "run/kinds.h"
+#include "run/loop/run_session.h"
 #include "tracker/places/copies.h"
 #include "tracker/places/remote_file.h"
 #include "tracker/report/report.h"
@@ -53,8 +57,7 @@ void check_averages_out(const std::string& out, const std::vector<std::string>& 
 std::vector<std::string> files_of(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
-    std::error_code error;
-    if (!fs::is_directory(path, error)) {
+    if (!is_folder(path)) {
       files.push_back(path);
       continue;
     }
@@ -186,6 +189,39 @@ void run_report(const ReportCommand& command) {
                   {.most_picture_steps = command.most_picture_steps, .compare = command.compare});
   write_file_atomically(command.out_path, page);
   print_line("{}: {}", command.out_path, human_bytes(page.size()));
+}
+
+ModelSource Evaluation::source(const SharedTrainConfig& config) const {
+  return {.checkpoint_path = command.checkpoint_path,
+          .config_path = command.config_path,
+          .overrides = command.overrides,
+          .use_ema = command.use_ema,
+          .allow_changed_config = config.allow_changed_config};
+}
+
+ExitCode run_evaluate(const EvaluateCommand& command) {
+  const RunKind& kind = run_kind_of(config_kind(command.config_path));
+  if (!command.timesteps.empty() && !kind.sample) {
+    throw ConfigError("--timesteps: a {} draws nothing\n  Leave it out.", kind.key);
+  }
+  log_to_stderr();
+  const LoadedRun loaded =
+      kind.load(command.config_path, with_checkpoints({.overrides = command.overrides}));
+  if (command.processes > 1) return launch(command.processes);
+  const SharedTrainConfig& train = *loaded.train;
+  const auto evaluate = [&](ProcessGroup& group) {
+    check_same_config(group, loaded.full_json, train.device);
+    {
+      const ProcessGroup::BusyScope busy(group, "evaluating");
+      const at::Device device =
+          group.is_alone() ? prepare_device(train, group.world()) : group.device();
+      const nlohmann::ordered_json found = loaded.figures({command, device, group});
+      if (group.is_main()) print_line("{}", found.dump(2));
+    }
+    group.barrier("the end of the evaluation");
+    return ExitCode::kDone;
+  };
+  return as_one_of_several(meeting_of(train, loaded.work, loaded.warnings), evaluate);
 }
 
 }  // namespace dalle2

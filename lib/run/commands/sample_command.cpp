@@ -272,6 +272,46 @@ void name_ends(MadeConditions& made,
   }
 }
 
+/// @param texts [N, ...] @param options guidance and steps @return [N, D] on the CPU @throws NonFiniteError
+at::Tensor draw_image_embeds(DiffusionPrior prior,
+                             const TextEmbedding& texts,
+                             const SampleCommand& command,
+                             PriorSampleOptions options,
+                             const at::Device& device) {
+  options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
+  const PriorPlan& plan = prior->plan();
+  const int64_t all = plan.config.timesteps;
+  const int64_t wanted = options.timesteps.value_or(plan.config.sample_timesteps.value_or(all));
+  tell_of_own_ddim(plan.layout, wanted < all, "the prior");
+  if (options.cond_scale != 1 && !prior->net()->drops()) {
+    log_info("sample",
+             "guidance of the prior has no effect: dalle2-pytorch {} never dropped its conditions",
+             to_text(plan.config.written_by));
+  }
+  const int64_t rows = texts.embeds.size(0);
+  std::vector<at::Tensor> parts;
+  for (const ChunkRange& range : chunk_ranges(rows, command.batch_size)) {
+    options.text = on_device(chunk_of(texts, range), device);
+    std::vector<int64_t> numbers(static_cast<size_t>(range.length));
+    std::iota(numbers.begin(), numbers.end(), range.begin);
+    options.noise = noise_source(
+        {}, generators_of_rows(command.seed, numbers, options.num_samples_per_text), {}, device);
+    options.on_step = [&](size_t step, size_t steps) {
+      log_live(fmt::format("texts {}-{} of {}, step {}/{}",
+                           range.begin,
+                           range.begin + range.length - 1,
+                           rows,
+                           step + 1,
+                           steps));
+    };
+    const Autocast autocast = precision_of(command, device);
+    parts.push_back(prior->sample(options).to(at::kCPU, at::kFloat));
+    check_finite(parts.back(), command, "embeddings", range.begin);
+  }
+  log_live("");
+  return at::cat(parts).contiguous();
+}
+
 /// The CLIP of --clip on the device of the sampling. What it makes is on the CPU.
 class SampleClip {
  public:
@@ -585,45 +625,6 @@ void run_sample(const SampleCommand& asked) {
   command.facts[kOnDecoder] = kind.key == "decoder";
   check_options_on(command, {});
   kind.sample(command, checkpoint, device);
-}
-
-at::Tensor draw_image_embeds(DiffusionPrior prior,
-                             const TextEmbedding& texts,
-                             const SampleCommand& command,
-                             PriorSampleOptions options,
-                             const at::Device& device) {
-  options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
-  const PriorPlan& plan = prior->plan();
-  const int64_t all = plan.config.timesteps;
-  const int64_t wanted = options.timesteps.value_or(plan.config.sample_timesteps.value_or(all));
-  tell_of_own_ddim(plan.layout, wanted < all, "the prior");
-  if (options.cond_scale != 1 && !prior->net()->drops()) {
-    log_info("sample",
-             "guidance of the prior has no effect: dalle2-pytorch {} never dropped its conditions",
-             to_text(plan.config.written_by));
-  }
-  const int64_t rows = texts.embeds.size(0);
-  std::vector<at::Tensor> parts;
-  for (const ChunkRange& range : chunk_ranges(rows, command.batch_size)) {
-    options.text = on_device(chunk_of(texts, range), device);
-    std::vector<int64_t> numbers(static_cast<size_t>(range.length));
-    std::iota(numbers.begin(), numbers.end(), range.begin);
-    options.noise = noise_source(
-        {}, generators_of_rows(command.seed, numbers, options.num_samples_per_text), {}, device);
-    options.on_step = [&](size_t step, size_t steps) {
-      log_live(fmt::format("texts {}-{} of {}, step {}/{}",
-                           range.begin,
-                           range.begin + range.length - 1,
-                           rows,
-                           step + 1,
-                           steps));
-    };
-    const Autocast autocast = precision_of(command, device);
-    parts.push_back(prior->sample(options).to(at::kCPU, at::kFloat));
-    check_finite(parts.back(), command, "embeddings", range.begin);
-  }
-  log_live("");
-  return at::cat(parts).contiguous();
 }
 
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {

@@ -57,13 +57,6 @@ MadeConditions made_conditions(const SampleCommand& command,
 /// @throws as made_conditions()
 int64_t tell_makers(const SampleCommand& command, const Cursor& decoder);
 
-/// @param texts [N, ...] @param options guidance and steps @return [N, D] on the CPU @throws NonFiniteError
-at::Tensor draw_image_embeds(DiffusionPrior prior,
-                             const TextEmbedding& texts,
-                             const SampleCommand& command,
-                             PriorSampleOptions options,
-                             const at::Device& device);
-
 /// @param facts what more is known of the model
 /// @throws ConfigError for an option that does not go with the others, or with the model
 void check_options_on(const SampleCommand& command, OptionFacts facts);
