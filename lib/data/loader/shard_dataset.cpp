@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "data/shards/captions.h"
 #include "data/shards/picture_shards.h"
+#include "io/files/folder_names.h"
 
 namespace dalle2 {
 
@@ -85,6 +86,7 @@ bool ShardWalk::draw_next_shard() {
   ++shards_opened_;
   ++opened_since_usable_;
   samples_of_shard_ = 0;
+  sought_.reset();
   shard_name_ = base_name(url_);
   shown_name_ = is_picture_shard(url_) ? shown_shard(url_) : shard_name_;
   tell_of_search();
@@ -115,12 +117,7 @@ void ShardWalk::open(const ShardPlace& place) {
   source.offset = place.offset;
   sought_.reset();
   if (place.offset > 0) sought_ = place;
-  try {
-    reader_ = open_shard(url_, warn, source, caption_encoding_);
-  } catch (const DataError&) {
-    if (open_from_start()) return;
-    throw;
-  }
+  reader_ = open_shard(url_, warn, source, caption_encoding_);
   end_noted_ = false;
   samples_of_shard_ = place.offset > 0 ? place.sample : 0;
   while (samples_of_shard_ < place.sample && reader_->next()) ++samples_of_shard_;
@@ -198,23 +195,6 @@ void ShardWalk::lose_unreachable(const NetworkError& error, DropLog& drops) {
   lose_shard(drop::kUnreachableShard, error.what(), drops);
 }
 
-/// A shard that gives nothing at a byte which it had earlier has been written anew: its samples are counted again.
-/// @return false if it was not opened at a byte
-bool ShardWalk::open_from_start() {
-  if (!sought_) return false;
-  open({sought_->shard, sought_->sample});
-  return true;
-}
-
-std::optional<GroupedSample> ShardWalk::next_of_shard() {
-  try {
-    return reader_->next();
-  } catch (const DataError&) {
-    if (!open_from_start()) throw;
-    return reader_->next();
-  }
-}
-
 /// What shows at the end of a shard; with its last sample, so that a position behind that is behind
 /// this too.
 void ShardWalk::note_end(bool has_sample, DropLog& drops) {
@@ -232,16 +212,18 @@ void ShardWalk::note_end(bool has_sample, DropLog& drops) {
 }
 
 std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
-  while (reader_ || draw_next_shard()) {
+  std::optional<ShardPlace> again;  // to open the same shard at
+  while (reader_ || again || draw_next_shard()) {
     std::string refusal;
     try {
       if (!reader_) {
         const int64_t shard = shards_opened_ - 1;
-        refusal = admit_(url_, source_options(), drops);
-        if (refusal.empty()) open(shard == first_.shard ? first_ : ShardPlace{.shard = shard});
+        const ShardPlace begin = shard == first_.shard ? first_ : ShardPlace{.shard = shard};
+        if (!again) refusal = admit_(url_, source_options(), drops);
+        if (refusal.empty()) open(std::exchange(again, std::nullopt).value_or(begin));
       }
       if (reader_) {
-        std::optional<GroupedSample> sample = next_of_shard();
+        std::optional<GroupedSample> sample = reader_->next();
         drops.merge(std::exchange(member_warnings_, DropLog{}));
         note_end(sample.has_value(), drops);
         if (sample) {
@@ -256,6 +238,13 @@ std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
       lose_unreachable(error, drops);
     } catch (const DataError& error) {
       reader_.reset();
+      if (sought_) {
+        // It gives nothing at a byte which it had earlier: it has been written anew, and its samples are
+        // counted again.
+        again = ShardPlace{.shard = sought_->shard, .sample = sought_->sample};
+        sought_.reset();
+        continue;
+      }
       lose_shard(
           is_absent_file(url_) ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
     }

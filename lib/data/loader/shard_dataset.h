@@ -63,8 +63,6 @@ class ShardWalk {
  private:
   bool draw_next_shard();
   void open(const ShardPlace& place);
-  bool open_from_start();
-  std::optional<GroupedSample> next_of_shard();
   void tell_of_search();
   SourceOptions source_options() const;
   void note_end(bool has_sample, DropLog& drops);
