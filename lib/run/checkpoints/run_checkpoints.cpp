@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <chrono>
 #include <exception>
-#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -29,8 +28,6 @@
 
 namespace dalle2 {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// Whether the checkpoint's samples, their order or their splits differ from this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
@@ -189,6 +186,8 @@ void RunCheckpoints::take_up(const StartPlan& plan) {
     const Value checkpoint = read_checkpoint(path);
     const Cursor root(checkpoint, path);
     const HeldStages held = held_stages(root, std::bind_front(&Trainer::has, &trainer_));
+    (plan.resumes() ? check_fits_kind : check_kind)(root, texts_.kind);
+    check_version(root, texts_.kind, texts_.full_json);
     if (!plan.resumes() && is_base(root, held)) {
       load_base(checkpoint, path, held);
       found_ = {.path = path,
@@ -198,7 +197,6 @@ void RunCheckpoints::take_up(const StartPlan& plan) {
                               : "with the weights of " + path};
       return;
     }
-    if (plan.resumes()) check_fits_kind(root, texts_.kind);
     load(checkpoint, path, config_.allow_changed_config);
     found_ = {.path = path};
   };
@@ -209,8 +207,6 @@ void RunCheckpoints::take_up(const StartPlan& plan) {
 /// @param allows_changes of the config since the file was saved, where they are of meaning
 void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool allows_changes) {
   const Cursor root(checkpoint, path);
-  check_kind(root, texts_.kind);
-  check_version(root, texts_.kind, texts_.full_json);
   const ConfigChanges changes = compare_config(root, texts_, data_size_, allows_changes);
   trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
   check_loaded(trainer_, path);
@@ -254,8 +250,6 @@ void RunCheckpoints::load_base(const Value& checkpoint,
                                const std::string& path,
                                const HeldStages& held) {
   const Cursor root(checkpoint, path);
-  check_kind(root, texts_.kind);
-  check_version(root, texts_.kind, texts_.full_json);
   check_same_model(root, texts_, config_.allow_changed_config);
   if (trainer_.uses_lora() || !held.only_untrained()) {
     trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);

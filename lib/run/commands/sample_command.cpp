@@ -228,13 +228,10 @@ int64_t rows_of_both(const char* option, int64_t rows, const char* other, int64_
 
 /// Texts for M pictures: encodings of a single one are repeated. @return [M, L, W]
 at::Tensor encodings_for(const at::Tensor& encodings, int64_t pictures) {
-  const int64_t rows = rows_of_both("--text", encodings.size(0), "--image", pictures);
-  if (rows > pictures) {
-    throw ConfigError("--text gives {} for {} of --image: expected as many, or one for all",
-                      encodings.size(0),
-                      pictures);
-  }
-  return encodings.expand({rows, -1, -1});
+  const int64_t texts = encodings.size(0);
+  if (texts == pictures || texts == 1) return encodings.expand({pictures, -1, -1});
+  throw ConfigError(
+      "--text gives {} for {} of --image: expected as many, or one for all", texts, pictures);
 }
 
 /// What lies between `from` and `to`, each way's one after another. @param last the largest share of

@@ -3,7 +3,6 @@
 
 #include <torch/types.h>
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 
