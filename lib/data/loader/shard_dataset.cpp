@@ -346,12 +346,6 @@ bool ShardDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& dr
   return true;
 }
 
-/// By the place alone: what cannot be read on one rank moves no other sample to another share. Even
-/// within each shard, and what is left over goes to another share in the next.
-bool ShardDataset::is_of_share(const ShardPlace& place) const {
-  return (place.shard + place.sample) % options_.share.world == options_.share.rank;
-}
-
 /// 0 or more; the same for the same place of the epoch, whatever else could be read.
 int64_t ShardDataset::draw_of(const ShardPlace& place) const {
   SampleRandom bits(options_.seed,
@@ -380,7 +374,10 @@ bool ShardDataset::read_ahead() {
     candidate.place = walk_.sample_place();
     walk_.found_usable();
     ++found_;
-    if (!is_of_share(candidate.place)) continue;
+    // By the place alone: what cannot be read on one rank moves no other sample to another share. Even
+    // within each shard, and what is left over goes to another share in the next.
+    const int64_t place = candidate.place.shard + candidate.place.sample;
+    if (place % options_.share.world != options_.share.rank) continue;
     if (buffer_ > 1) candidate.draw = draw_of(candidate.place);
     coming_.samples.push_back(std::move(candidate));
     return true;

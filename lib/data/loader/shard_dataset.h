@@ -142,7 +142,6 @@ class ShardDataset {
     DropLog drops;                   // while it was read
   };
 
-  bool is_of_share(const ShardPlace& place) const;
   void begin_window();
   bool read_ahead();
   void read_begun_window(const LanePosition& begun);

@@ -122,12 +122,6 @@ std::vector<PartMetricNames> metric_names(size_t unets) {
   return names;
 }
 
-/// The CPU computes these steps whatever the device of the run. Both half precisions take the same memory.
-MixedPrecision precision_of_step(const DecoderTrainConfig& train) {
-  const bool half = train.mixed_precision.value_or(MixedPrecision::no) != MixedPrecision::no;
-  return half ? MixedPrecision::bf16 : MixedPrecision::no;
-}
-
 /// Loss and gradients of made-up images.
 void step(Decoder decoder, int64_t unet, int64_t batch, MixedPrecision precision) {
   const DecoderPlan& plan = decoder->plan();
@@ -547,6 +541,9 @@ nlohmann::ordered_json figures_of(const LoadedDecoderConfig& loaded, const Evalu
 
 DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const LoadedClip* clip) {
   const DecoderTrainConfig& train = loaded.config.train;
+  // The CPU computes the steps whatever the device of the run. Both half precisions take the same memory.
+  const bool is_half = train.mixed_precision.value_or(MixedPrecision::no) != MixedPrecision::no;
+  const MixedPrecision precision = is_half ? MixedPrecision::bf16 : MixedPrecision::no;
   Decoder decoder = make_decoder(loaded, clip);
   std::vector<std::shared_ptr<torch::nn::Module>> networks;
   std::vector<NetworkMaker> makers;
@@ -563,15 +560,14 @@ DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const LoadedC
                   .cuda_graph = train.cuda_graph};
   for (size_t i = 0; i < networks.size(); ++i) {
     const auto unet = static_cast<int64_t>(i) + 1;
-    plan.networks.push_back(
-        {.label = fmt::format("unet {}", unet),
-         .note = fmt::format("{} px", loaded.plan.stages[i].image_size),
-         .prefix = fmt::format("unets.{}.", i),
-         .module = networks[i],
-         .make = makers[i],
-         .step = [decoder, unet, precision = precision_of_step(train)](int64_t batch) {
-           step(decoder, unet, batch, precision);
-         }});
+    plan.networks.push_back({.label = fmt::format("unet {}", unet),
+                             .note = fmt::format("{} px", loaded.plan.stages[i].image_size),
+                             .prefix = fmt::format("unets.{}.", i),
+                             .module = networks[i],
+                             .make = makers[i],
+                             .step = [decoder, unet, precision](int64_t batch) {
+                               step(decoder, unet, batch, precision);
+                             }});
   }
   plan.texts = config_texts(loaded);
   return plan;

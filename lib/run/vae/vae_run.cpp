@@ -200,7 +200,10 @@ class VaeRun : public RowRun<ImageFolder> {
     discriminators_.clear();
     if (is_done() || !RowRun::read_group()) return false;
     codes_row_ = after_.row;
-    if (has_gan() && samples_of(group_) > 0) discriminators_ = discriminators_group_from(after_);
+    // The discriminator's part of a step begins with the step that its loss counts from.
+    if (trainer_.has_discriminator() && position_.step >= config_.train.discr_start_step &&
+        samples_of(group_) > 0)
+      discriminators_ = discriminators_group_from(after_);
     return true;
   }
   /// The whole step, with its updates. @return samples of its last group: the rate is that of a part
@@ -283,10 +286,6 @@ class VaeRun : public RowRun<ImageFolder> {
       batch.random = session_.generator("train", epoch, each.row);
     }
     return batches;
-  }
-  /// The discriminator's part of a step begins with the step that its loss counts from.
-  bool has_gan() const {
-    return trainer_.has_discriminator() && position_.step >= config_.train.discr_start_step;
   }
   /// The losses of the validation pictures, and the checkpoint if they are the best so far.
   void validate() {
