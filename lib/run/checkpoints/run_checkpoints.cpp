@@ -352,12 +352,13 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   const HeldAverages averages = trainer_.hold_averages();
   Dict own;
   own.set("version", program_version());
-  const SavedFacts facts = {.run_id = session_.tracker().run_id(),
-                            .samples_seen = position_.samples_seen,
-                            .steps = trainer_.first_steps(),
-                            .amid_skips = is_amid_skips(),
-                            .log_lines = session_.tracker().log_lines()};
-  add_facts(facts, own);
+  // Which facts_of() reads.
+  const std::string run_id = session_.tracker().run_id();
+  const bool amid_skips = is_amid_skips();
+  own.set("run_id", run_id);
+  own.set("first_steps", trainer_.first_steps());
+  if (amid_skips) own.set("amid_skips", true);
+  own.set("log_lines", session_.tracker().log_lines());
   Extras extras = position_entries(position_, own);
   own.set("recent_losses", losses_.state());
   if (roll_backs() > 0) {
@@ -375,13 +376,13 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   extras.emplace_back(kOwnState, std::move(own));
   Value checkpoint = trainer_.state(with_config(std::move(extras), texts_.full_json));
   Dict own_of_model;
-  own_of_model.set("run_id", facts.run_id);
+  own_of_model.set("run_id", run_id);
   Extras of_model = {{kOwnState, std::move(own_of_model)}};
   Value model = trainer_.model_state(with_config(std::move(of_model), texts_.full_json));
   if (session_.group().is_main()) {
     start_saving({.is_best = is_best,
                   .is_latest = is_latest,
-                  .amid_skips = facts.amid_skips,
+                  .amid_skips = amid_skips,
                   .position = {.samples_seen = position_.samples_seen,
                                .step = trainer_.first_steps(),
                                .epoch = position_.epoch},

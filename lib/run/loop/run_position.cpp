@@ -207,13 +207,6 @@ std::optional<SavedFacts> read_saved_facts(const std::string& path) {
   }
 }
 
-void add_facts(const SavedFacts& facts, Dict& own) {
-  own.set("run_id", facts.run_id);
-  own.set("first_steps", facts.steps);
-  if (facts.amid_skips) own.set("amid_skips", true);
-  if (facts.log_lines) own.set("log_lines", *facts.log_lines);
-}
-
 SavedFacts facts_of(const Cursor& root) {
   SavedFacts facts;
   if (!root.value().is_dict()) return facts;

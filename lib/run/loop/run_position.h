@@ -93,8 +93,6 @@ FormatFields position_placeholders(RunPosition& position);
 /// cannot be read.
 std::optional<SavedFacts> read_saved_facts(const std::string& path);
 
-/// The entries of `dalle2_train` that say it; samples_seen is at the root.
-void add_facts(const SavedFacts& facts, Dict& own);
 /// @throws DataError for an entry of another type
 SavedFacts facts_of(const Cursor& root);
 
