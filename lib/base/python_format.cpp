@@ -28,39 +28,6 @@ std::string shown_field(const std::string& inside) {
       shown_field(inside));
 }
 
-/// [0][width][.precision]type; -1 is an absent precision.
-struct FormatSpec {
-  bool zeros = false;
-  int width = 0, precision = -1;
-  char type = '\0';
-};
-
-/// A number in the digits of `spec`, without its width.
-std::string digits_of(double value, const FormatSpec& spec) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  const int precision = spec.precision < 0 ? 6 : spec.precision;
-  return spec.type == 'f' ? fmt::format("{:.{}f}", value, precision)
-                          : fmt::format("{:.{}e}", value, precision);
-}
-
-std::string format_number(const FormatValue& value,
-                          const FormatSpec& spec,
-                          const std::string& inside) {
-  const auto* whole = std::get_if<int64_t>(&value);
-  const auto* real = std::get_if<double>(&value);
-  const bool fits =
-      spec.type == 'd' ? whole != nullptr && spec.precision < 0 : whole != nullptr || real;
-  if (!fits) refuse(inside);
-  std::string text = spec.type == 'd'
-                         ? std::to_string(*whole)
-                         : digits_of(whole ? static_cast<double>(*whole) : *real, spec);
-  const auto width = static_cast<size_t>(spec.width);
-  const size_t missing = width > text.size() ? width - text.size() : 0;
-  const bool behind_sign = spec.zeros && text.starts_with('-');
-  return text.insert(behind_sign ? 1 : 0, missing, spec.zeros ? '0' : ' ');
-}
-
 /// Which entries of a list may be picked: those that are there now, or any.
 enum class Indices { kOfNow, kAny };
 
@@ -120,8 +87,7 @@ std::string python_text(const FormatValue& value) {
 
 /// @param inside name, name[index] or one of them with :spec
 std::string format_field(const std::string& inside, const FormatFields& fields, Indices indices) {
-  static const std::regex form(
-      R"([^:.![\]]*(\[(\d{1,9})\])?(:(0?)(\d{0,3})(\.(\d{1,3}))?([dfe]))?)");
+  static const std::regex form(R"([^:.![\]]*(\[(\d{1,9})\])?(:0?\d{0,3}(\.\d{1,3})?([dfe]))?)");
   FormatValue value = find(inside.substr(0, inside.find_first_of("[:.!")), fields);
   std::smatch part;
   if (!std::regex_match(inside, part, form)) refuse(inside);
@@ -135,14 +101,16 @@ std::string format_field(const std::string& inside, const FormatFields& fields, 
     value = is_now ? (*list)[at] : list->empty() ? 0.0 : list->front();
   }
   if (!part[3].matched) return python_text(value);
-  const auto number = [&](size_t i, int absent) {
-    return part[i].length() > 0 ? std::stoi(part[i]) : absent;
-  };
-  const FormatSpec spec = {.zeros = part[4].length() > 0,
-                           .width = number(5, 0),
-                           .precision = number(7, -1),
-                           .type = *part[8].first};
-  return format_number(value, spec, inside);
+  const auto* whole = std::get_if<int64_t>(&value);
+  const auto* real = std::get_if<double>(&value);
+  const bool is_whole = part[5] == "d";
+  if (is_whole ? whole == nullptr || part[4].matched : whole == nullptr && real == nullptr)
+    refuse(inside);
+  std::string spec = fmt::format("{{{}}}", part[3].str());
+  if (spec[2] != '0') spec.insert(2, ">");  // what is not finite too
+  if (is_whole) return fmt::format(fmt::runtime(spec), *whole);
+  const double number = whole != nullptr ? static_cast<double>(*whole) : *real;
+  return fmt::format(fmt::runtime(spec), std::isnan(number) ? std::abs(number) : number);
 }
 
 std::string filled(const std::string& text, const FormatFields& fields, Indices indices) {
