@@ -39,8 +39,7 @@ void add_entries(const std::string& name, const Value& value, Inspection& found)
   const bool is_sequence = value.is_list() || value.is_tuple();
   if (value.is_tensor()) {
     const at::Tensor& tensor = value.as_tensor();
-    found.entries.push_back(
-        {name, python_dtype(tensor.scalar_type()), true, tensor.sizes().vec(), {}});
+    found.entries.push_back({name, value});
     ++found.tensor_count;
     found.element_count += tensor.numel();
     found.tensor_bytes += tensor.nbytes();
@@ -55,8 +54,13 @@ void add_entries(const std::string& name, const Value& value, Inspection& found)
       add_entries(below(std::to_string(index++)), child, found);
     }
   } else {
-    found.entries.push_back({name, value.type_name(), false, {}, value});
+    found.entries.push_back({name, value});
   }
+}
+
+/// A tensor's element type ("float32"), else Python's name of the type.
+std::string type_of(const Value& value) {
+  return value.is_tensor() ? python_dtype(value.as_tensor().scalar_type()) : value.type_name();
 }
 
 /// A value as one line of a table, shortened if it is so long that it would hide the rest.
@@ -117,16 +121,16 @@ std::string inspection_text(const Inspection& inspection) {
   size_t name_width = 4, type_width = 4;
   for (const InspectEntry& entry : inspection.entries) {
     name_width = std::max(name_width, std::min(one_line(entry.name).size(), kMaxNameWidth));
-    type_width = std::max(type_width, std::min(entry.type.size(), kMaxNameWidth));
+    type_width = std::max(type_width, std::min(type_of(entry.value).size(), kMaxNameWidth));
   }
   std::string text;
   for (const InspectEntry& entry : inspection.entries) {
-    const std::string what =
-        entry.is_tensor ? shape_text(entry.shape) : in_table(describe(entry.value));
+    const std::string what = entry.value.is_tensor() ? shape_text(entry.value.as_tensor().sizes())
+                                                     : in_table(describe(entry.value));
     text += fmt::format("{:<{}}  {:<{}}  {}\n",
                         one_line(entry.name),
                         name_width,
-                        one_line(entry.type),
+                        one_line(type_of(entry.value)),
                         type_width,
                         what);
   }
@@ -143,13 +147,15 @@ std::string inspection_text(const Inspection& inspection) {
 std::string inspection_json(const Inspection& inspection) {
   Json entries = Json::array();
   for (const InspectEntry& entry : inspection.entries) {
-    if (entry.is_tensor) {
-      entries.push_back({{"name", entry.name}, {"dtype", entry.type}, {"shape", entry.shape}});
+    Json json = {{"name", entry.name}};
+    if (entry.value.is_tensor()) {
+      json["dtype"] = type_of(entry.value);
+      json["shape"] = entry.value.as_tensor().sizes().vec();
     } else {
-      entries.push_back({{"name", entry.name},
-                         {"type", entry.type},
-                         {"value", Json::parse(json_of_value(entry.value))}});
+      json["type"] = type_of(entry.value);
+      json["value"] = Json::parse(json_of_value(entry.value));
     }
+    entries.push_back(std::move(json));
   }
   const Json json = {{"file", inspection.path},
                      {"layout", inspection.layout},
@@ -227,16 +233,7 @@ void look_at(const Value& value, CheckedFile& file) {
 std::vector<std::string> faults_of(const std::string& path, std::string first) {
   std::vector<std::string> faults;
   try {
-    for (const DamagedMember& member : damaged_members(path)) {
-      faults.push_back(
-          fmt::format("entry '{}'{}, bytes {} to {}: expected CRC-32 {:08x}, got {:08x}",
-                      member.name,
-                      member.tensor.empty() ? "" : " (" + member.tensor + ")",
-                      member.offset,
-                      member.offset + member.size,
-                      member.expected_crc,
-                      member.got_crc));
-    }
+    faults = damaged_members(path);
   } catch (const DataError&) {  // the structure itself: `first` says it
   }
   if (!faults.empty()) return faults;

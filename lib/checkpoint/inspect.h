@@ -13,10 +13,7 @@ namespace dalle2 {
 
 struct InspectEntry {
   std::string name;  ///< its path: "model/unets.0.init_conv.bias", "optim0/param_groups/0/lr"
-  std::string type;  ///< a tensor's element type ("float32"), else Python's name of the type
-  bool is_tensor = false;
-  std::vector<int64_t> shape;
-  Value value;  ///< if it is not a tensor; a list of scalars is one entry
+  Value value;       ///< a list of scalars is one entry
 };
 
 struct Inspection {

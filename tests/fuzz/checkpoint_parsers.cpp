@@ -101,7 +101,7 @@ void read_script_file(const std::string& bytes) {
   const MemoryFile file(bytes);
   const MappedFile mapped(file.path());
   if (!check_script_file(mapped)) return;
-  for (const ZipMember& member : read_zip(mapped, Contents::kMapped, Packing::kStoredOrDeflated)) {
+  for (const ZipMember& member : read_zip(mapped, Packing::kStoredOrDeflated)) {
     promise(member.offset <= bytes.size() && member.packed_size <= bytes.size() - member.offset,
             "a member beyond the file");
     promise(member.is_deflated || member.size == member.packed_size, "a plain member of two sizes");

@@ -10,10 +10,7 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <unordered_set>
 
@@ -215,34 +212,21 @@ std::vector<ZipMember> read_zip_directory(const MappedFile& file) {
 namespace {
 
 /// The CRC-32 of what a deflated member unpacks to; none if it does not unpack to its stated size.
-/// Takes no memory for the content, whatever the size stated.
 std::optional<uint32_t> crc_of_deflated(const MappedFile& file, const ZipMember& member) {
   constexpr int kRawDeflate = -MAX_WBITS;
+  constexpr uint64_t kMostBytes = uint64_t{1} << 26;  // it is the code of a network
+  if (std::max(member.size, member.packed_size) > kMostBytes) return std::nullopt;
   z_stream stream{};
   if (inflateInit2(&stream, kRawDeflate) != Z_OK) throw std::bad_alloc();
-  std::array<uint8_t, 1 << 16> piece{};
-  uint32_t crc = 0;
-  uint64_t unpacked = 0, next = 0;
-  int state = Z_OK;
-  while (state == Z_OK && unpacked <= member.size) {
-    if (stream.avail_in == 0) {
-      const uint64_t given =
-          std::min<uint64_t>(member.packed_size - next, std::numeric_limits<uInt>::max());
-      stream.next_in = const_cast<uint8_t*>(file.data() + member.offset + next);
-      stream.avail_in = static_cast<uInt>(given);
-      next += given;
-    }
-    stream.next_out = piece.data();
-    stream.avail_out = piece.size();
-    state = inflate(&stream, Z_NO_FLUSH);
-    const uint64_t got = piece.size() - stream.avail_out;
-    crc = crc32_of(crc, piece.data(), got);
-    unpacked += got;
-  }
-  const bool is_all = stream.avail_in == 0 && next == member.packed_size;
+  std::vector<uint8_t> content(member.size + 1);  // one more byte tells of what is longer
+  stream.next_in = const_cast<uint8_t*>(file.data() + member.offset);
+  stream.avail_in = static_cast<uInt>(member.packed_size);
+  stream.next_out = content.data();
+  stream.avail_out = static_cast<uInt>(content.size());
+  const bool is_all = inflate(&stream, Z_FINISH) == Z_STREAM_END && stream.avail_in == 0 &&
+                      stream.total_out == member.size;
   inflateEnd(&stream);
-  if (state != Z_STREAM_END || unpacked != member.size || !is_all) return std::nullopt;
-  return crc;
+  return is_all ? std::optional(crc32_of(0, content.data(), member.size)) : std::nullopt;
 }
 
 }  // namespace
@@ -261,40 +245,9 @@ std::vector<uint32_t> content_crcs(const MappedFile& file, const std::vector<Zip
   return crcs;
 }
 
-std::vector<uint32_t> content_crcs_on_disk(const MappedFile& file,
-                                           const std::vector<ZipMember>& members) {
-  std::vector<size_t> order(members.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return members[a].offset < members[b].offset;
-  });
-  std::vector<uint32_t> crcs(members.size());
-  size_t next = 0;     // of order: the first member that is not finished
-  uint64_t begin = 0;  // of the piece
-  read_from_disk(file.path(), [&](const char* piece, size_t size) {
-    const uint64_t end = begin + size;
-    for (; next < order.size(); ++next) {
-      const ZipMember& member = members[order[next]];
-      const uint64_t from = std::max(member.offset, begin);
-      const uint64_t to = std::min(member.offset + member.size, end);
-      if (from < to) {
-        uint32_t& crc = crcs[order[next]];
-        crc = crc32_of(crc, piece + (from - begin), to - from);
-      }
-      if (member.offset + member.size > end) break;
-    }
-    begin = end;
-  });
-  return crcs;
-}
-
-std::vector<ZipMember> read_zip(const MappedFile& file, Contents contents, Packing packing) {
-  D2_CHECK(packing == Packing::kStored || contents == Contents::kMapped,
-           "compressed members are unpacked from the mapping");
+std::vector<ZipMember> read_zip(const MappedFile& file, Packing packing) {
   std::vector<ZipMember> members = ZipReader(file, packing).run();
-  const std::vector<uint32_t> crcs = contents == Contents::kOnDisk
-                                         ? content_crcs_on_disk(file, members)
-                                         : content_crcs(file, members);
+  const std::vector<uint32_t> crcs = content_crcs(file, members);
   for (size_t i = 0; i < members.size(); ++i) {
     if (crcs[i] != members[i].crc) {
       throw DataError(
@@ -332,9 +285,10 @@ void ZipWriter::add(const std::string& name, const void* data, uint64_t size) {
   put_common(out, member, size >= UINT32_MAX);
   append_little_endian(out, extra.size(), 2);
   out += name + extra;
-  file_.write(out.data(), out.size());
+  put(out);
   member.offset = file_.position();
   file_.write(data, size);
+  crc_ = static_cast<uint32_t>(crc32_combine(crc_, member.crc, static_cast<z_off_t>(size)));
   members_.push_back(std::move(member));
   header_offsets_.push_back(header);
 }
@@ -386,7 +340,12 @@ void ZipWriter::finish() {
   append_little_endian(out, or_all_ones(size), 4);
   append_little_endian(out, or_all_ones(begin), 4);
   append_little_endian(out, 0, 2);
-  file_.write(out.data(), out.size());
+  put(out);
+}
+
+void ZipWriter::put(const std::string& bytes) {
+  file_.write(bytes.data(), bytes.size());
+  crc_ = crc32_of(crc_, bytes.data(), bytes.size());
 }
 
 }  // namespace dalle2

@@ -31,17 +31,11 @@ struct ZipMember {
 /// Whether members may be compressed: torch.jit.save() deflates the code of a network.
 enum class Packing { kStored, kStoredOrDeflated };
 
-/// Where contents are checked: in the mapping, which whoever uses them needs anyway, on all cores;
-/// or on the disk, without taking memory for them, on the calling thread alone.
-enum class Contents { kMapped, kOnDisk };
-
 /// The members of an archive, checked: both headers of a member agree, nothing overlaps, every name
 /// appears once, and the CRC-32 of every member is right.
 /// @throws DataError; encrypted members are refused too, and compressed ones unless `packing` allows
-/// them, in the mapping only
-std::vector<ZipMember> read_zip(const MappedFile& file,
-                                Contents contents = Contents::kMapped,
-                                Packing packing = Packing::kStored);
+/// them
+std::vector<ZipMember> read_zip(const MappedFile& file, Packing packing = Packing::kStored);
 
 /// The same without looking at the contents, and then the CRC-32 that each content really has, in
 /// the order of the members: for whoever wants to know everything that is damaged.
@@ -61,11 +55,16 @@ class ZipWriter {
   /// Writes the directory.
   void finish();
   const std::vector<ZipMember>& members() const { return members_; }
+  /// CRC-32 of all that was written.
+  uint32_t crc() const { return crc_; }
 
  private:
+  void put(const std::string& bytes);
+
   AtomicFile& file_;
   std::vector<ZipMember> members_;
   std::vector<uint64_t> header_offsets_;
+  uint32_t crc_ = 0;
 };
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pickles as values and back. Known classes (dicts, tensors, numpy's scalars, ...) become values,
+// Pickles as values and back. Known classes (dicts, tensors, bytes, ...) become values,
 // all others inert stubs: nothing is ever imported or executed.
 #pragma once
 
@@ -17,11 +17,6 @@ struct StorageRef {
   std::optional<at::ScalarType> dtype;  ///< none: untyped, `numel` counts bytes
   std::string key;
   uint64_t numel = 0;
-  /// The part of the storage `key` that is meant, in elements (legacy files).
-  struct View {
-    uint64_t offset = 0, size = 0;
-  };
-  std::optional<View> view;
 
   uint64_t item_bytes() const;
 };

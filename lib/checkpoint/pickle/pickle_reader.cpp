@@ -10,8 +10,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <unordered_map>
 
 namespace dalle2 {
@@ -47,13 +45,12 @@ StorageRef storage_ref(const PickleGraph& graph,
       throw DataError("{}: storage '{}' has the unknown type '{}'", where, ref.key, storage_class);
     }
   }
-  if (id.size() > 5 && kind_of(5) == Kind::kTuple) {
-    const std::vector<uint32_t>& view = graph.nodes[id[5]].items;
-    if (view.size() != 3 || graph.nodes[view[1]].integer < 0 || graph.nodes[view[2]].integer < 0) {
-      throw DataError("{}: storage '{}': expected a view (key, offset, size)", where, ref.key);
-    }
-    ref.view = StorageRef::View{static_cast<uint64_t>(graph.nodes[view[1]].integer),
-                                static_cast<uint64_t>(graph.nodes[view[2]].integer)};
+  if (id.size() > 5 && kind_of(5) != Kind::kNone) {
+    throw DataError(
+        "{}: storage '{}' is a part of another, as torch before 0.4 wrote them\n  Read and write the "
+        "file with a newer torch.",
+        where,
+        ref.key);
   }
   return ref;
 }
@@ -90,15 +87,15 @@ class Reader {
       case Kind::kBytes:
         return Bytes{node.text};
       case Kind::kBigInt:
-        return big_int(node.text);
+        return named_stub("builtins", "int");
       case Kind::kGlobal:
         return global_stub(node);
       case Kind::kPersistent:
-        return persistent_stub(node);
+        return named_stub("torch", "storage");  // on its own, which state dicts do not hold
       default:
         break;
     }
-    if (open_[id]) return cycle_stub(node);
+    if (open_[id]) return named_stub("", "<reference to an enclosing object>");
     if (depth_ >= kMaxValueDepth) fail("is nested deeper than 200 levels");
     open_[id] = true;
     deepest_ = std::max(deepest_, ++depth_);
@@ -187,33 +184,6 @@ class Reader {
     return stub;
   }
 
-  /// A storage on its own, which state dicts do not hold.
-  Value persistent_stub(const PickleNode& node) {
-    const StorageRef ref = storage_ref(graph_, node, where_);
-    auto stub = named_stub("torch", "storage");
-    stub->args.emplace_back(ref.key);
-    return stub;
-  }
-
-  Value cycle_stub(const PickleNode& node) const {
-    auto stub = named_stub("", "<reference to an enclosing object>");
-    if (node.kind == Kind::kObject && graph_.nodes[node.callee].kind == Kind::kGlobal) {
-      stub->args.emplace_back(graph_.nodes[node.callee].text + "." +
-                              graph_.nodes[node.callee].name);
-    }
-    return stub;
-  }
-
-  static Value big_int(const std::string& digits) {
-    std::string hex = "0x";
-    for (size_t i = digits.size(); i-- > 0;) {
-      hex += fmt::format("{:02x}", static_cast<uint8_t>(digits[i]));
-    }
-    auto stub = named_stub("builtins", "int");
-    stub->args.emplace_back(hex + " (two's complement)");
-    return stub;
-  }
-
   const std::vector<uint32_t>& args_of(const PickleNode& object) const {
     return graph_.nodes[object.args].items;
   }
@@ -246,9 +216,6 @@ class Reader {
       arg(node, 0);
       return read(args_of(node)[0]);
     }
-    if (module == "torch._tensor" && name == "_rebuild_from_type_v2") {
-      return read_from_type(id, node);
-    }
     if ((module == "collections" && (name == "OrderedDict" || name == "defaultdict")) ||
         (builtin && name == "dict")) {
       return read_dict_object(node, name == "OrderedDict");
@@ -260,7 +227,6 @@ class Reader {
     if (builtin && (name == "bytearray" || name == "bytes") && args_of(node).size() <= 1) {
       return args_of(node).empty() ? Value(Bytes{}) : read(args_of(node)[0]);
     }
-    if (module.starts_with("numpy") && name == "scalar") return read_numpy_scalar(node);
     return std::nullopt;
   }
 
@@ -301,56 +267,6 @@ class Reader {
       bytes += static_cast<char>(((lead & 3) << 6) | (next & 0x3F));
     }
     return bytes;
-  }
-
-  /// (function, type, args, state): a tensor of a subclass or with attributes.
-  Value read_from_type(uint32_t id, const PickleNode& node) {
-    const PickleNode& function = arg(node, 0);
-    const PickleNode& args = arg(node, 2);
-    const bool itself = function.name == "_rebuild_from_type_v2";  // would nest without a limit
-    if (function.kind == Kind::kGlobal && args.kind == Kind::kTuple && !itself) {
-      PickleNode inner;
-      inner.kind = Kind::kObject;
-      inner.callee = args_of(node)[0];
-      inner.args = args_of(node)[2];
-      if (auto known = read_known(id, inner, function.text, function.name)) {
-        return std::move(*known);
-      }
-    }
-    return read_stub(id, node);
-  }
-
-  /// numpy.core.multiarray.scalar(dtype('f8', ...), bytes), little-endian as x86 and ARM write it.
-  std::optional<Value> read_numpy_scalar(const PickleNode& node) {
-    const PickleNode& dtype = arg(node, 0);
-    const Value raw = read(args_of(node)[1 < args_of(node).size() ? 1 : 0]);
-    if (dtype.kind != Kind::kObject || args_of(dtype).empty() || !raw.is_bytes()) {
-      return std::nullopt;
-    }
-    const std::string code = arg(dtype, 0).text;
-    const std::string& data = std::get<Bytes>(raw.data).data;
-    if (dtype.state != kNoNode && graph_.nodes[dtype.state].items.size() > 1 &&
-        graph_.nodes[graph_.nodes[dtype.state].items[1]].text == ">") {
-      return std::nullopt;
-    }
-    uint64_t bits = 0;
-    if (code.size() != 2 || data.empty() || data.size() > 8 ||
-        data.size() != static_cast<size_t>(code[1] - '0')) {
-      return std::nullopt;
-    }
-    std::memcpy(&bits, data.data(), data.size());
-    const int unused = static_cast<int>(64 - 8 * data.size());
-    const char kind = code[0];
-    if (kind == 'b') return Value(bits != 0);
-    if (kind == 'i') return Value(static_cast<int64_t>(bits << unused) >> unused);
-    if (kind == 'u' && bits <= uint64_t{INT64_MAX}) return Value(static_cast<int64_t>(bits));
-    if (kind != 'f') return std::nullopt;
-    if (data.size() == 8) return Value(std::bit_cast<double>(bits));
-    if (data.size() == 4) {
-      return Value(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))));
-    }
-    return Value(
-        static_cast<double>(c10::Half(static_cast<uint16_t>(bits), c10::Half::from_bits())));
   }
 
   Value read_stub(uint32_t id, const PickleNode& node) {

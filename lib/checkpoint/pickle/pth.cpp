@@ -8,6 +8,7 @@
 #include "checkpoint/pickle/pickle.h"
 #include "checkpoint/pickle/value_json.h"
 #include "io/files/atomic_file.h"
+#include "io/files/disk_io.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
@@ -42,8 +43,7 @@ class Storages {
     }
     Place& place = found->second;
     uint64_t expected = 0;
-    if (__builtin_mul_overflow(ref.numel, ref.item_bytes(), &expected) ||
-        (ref.view ? expected > place.bytes : expected != place.bytes)) {
+    if (__builtin_mul_overflow(ref.numel, ref.item_bytes(), &expected) || expected != place.bytes) {
       throw DataError("{}: storage '{}': expected {} elements of {} bytes, got {} bytes",
                       file_->path(),
                       ref.key,
@@ -55,7 +55,7 @@ class Storages {
       place.tensor = tensor_of(place);
       check_bools(ref, place.tensor);
     }
-    return ref.view ? narrow(ref, place.tensor) : place.tensor;
+    return place.tensor;
   }
 
  private:
@@ -78,17 +78,6 @@ class Storages {
     }
   }
 
-  at::Tensor narrow(const StorageRef& ref, const at::Tensor& bytes) const {
-    const auto available = static_cast<uint64_t>(bytes.numel()) / ref.item_bytes();
-    if (ref.view->offset > available || ref.view->size > available - ref.view->offset) {
-      throw DataError("{}: a view reaches beyond storage '{}'", file_->path(), ref.key);
-    }
-    const auto item = static_cast<int64_t>(ref.item_bytes());
-    return bytes.narrow(0,
-                        static_cast<int64_t>(ref.view->offset) * item,
-                        static_cast<int64_t>(ref.view->size) * item);
-  }
-
   std::shared_ptr<MappedFile> file_;
   std::unordered_map<std::string, Place> places_;
 };
@@ -101,19 +90,6 @@ const ZipMember& find_pickle(const MappedFile& file, const std::vector<ZipMember
   }
   throw DataError("{}: an archive, but not of torch.save(): expected a member '<name>/data.pkl'",
                   file.path());
-}
-
-/// The members with their contents checked, or, without `contents`, those of the pickle alone.
-std::vector<ZipMember> read_members(const MappedFile& file,
-                                    std::optional<Contents> contents,
-                                    Packing packing) {
-  if (contents) return read_zip(file, *contents, packing);
-  std::vector<ZipMember> members = read_zip_directory(file);
-  const ZipMember& pickle = find_pickle(file, members);
-  if (content_crcs(file, {pickle}).front() != pickle.crc) {
-    throw DataError("{}: damaged: the CRC-32 of '{}' is wrong", file.path(), pickle.name);
-  }
-  return members;
 }
 
 /// @param packing of a program, whose code may be compressed, or of a checkpoint
@@ -205,13 +181,20 @@ class LegacyReader {
   uint64_t at_ = 0;
 };
 
+/// @param contents whether those of all members are checked, or of the pickle alone
 Value read_archive(const std::shared_ptr<MappedFile>& file,
-                   std::optional<Contents> contents,
+                   bool contents,
                    Packing packing = Packing::kStored) {
-  return value_of(file, read_members(*file, contents, packing), packing);
+  if (contents) return value_of(file, read_zip(*file, packing), packing);
+  const std::vector<ZipMember> members = read_zip_directory(*file);
+  const ZipMember& pickle = find_pickle(*file, members);
+  if (content_crcs(*file, {pickle}).front() != pickle.crc) {
+    throw DataError("{}: damaged: the CRC-32 of '{}' is wrong", file->path(), pickle.name);
+  }
+  return value_of(file, members, packing);
 }
 
-Value read_torch_file(const std::string& path, std::optional<Contents> contents) {
+Value read_torch_file(const std::string& path, bool contents) {
   const auto file = std::make_shared<MappedFile>(path);
   if (looks_like_zip(*file)) return read_archive(file, contents);
   if (file->size() >= kLegacyMagic.size() && file->bytes(0, kLegacyMagic.size()) == kLegacyMagic) {
@@ -253,7 +236,7 @@ void write_archive(const std::string& path,
   zip.finish();
   if (read_back == ReadBack::kYes) {
     file.sync();
-    verify_pth(file.part_path());
+    verify_pth(file.part_path(), zip.crc());
   }
   file.commit();
 }
@@ -306,11 +289,11 @@ void check_pickle(const MappedFile& file,
 }  // namespace
 
 Value read_pth(const std::string& path) {
-  return read_torch_file(path, Contents::kMapped);
+  return read_torch_file(path, /*contents=*/true);
 }
 
 Value read_pth_outline(const std::string& path) {
-  return read_torch_file(path, std::nullopt);
+  return read_torch_file(path, /*contents=*/false);
 }
 
 Value read_script_attributes(const std::string& path) {
@@ -318,14 +301,22 @@ Value read_script_attributes(const std::string& path) {
   if (!check_script_file(*file)) {
     throw DataError("{}: expected a TorchScript program, got something else", path);
   }
-  return read_archive(file, Contents::kMapped, Packing::kStoredOrDeflated);
+  return read_archive(file, /*contents=*/true, Packing::kStoredOrDeflated);
 }
 
-void verify_pth(const std::string& path) {
+void verify_pth(const std::string& path, uint32_t crc) {
+  uint32_t got = 0;
+  read_from_disk(path, [&](const char* piece, size_t size) { got = crc32_of(got, piece, size); });
+  if (got != crc) {
+    throw DataError(
+        "{}: damaged on the disk: expected the CRC-32 {:08x} of what was written, got {:08x}",
+        path,
+        crc,
+        got);
+  }
   const auto file = std::make_shared<MappedFile>(path);
   file->expect_scattered_reads();
-  if (!looks_like_zip(*file)) throw DataError("{}: truncated or damaged: not an archive", path);
-  read_archive(file, Contents::kOnDisk);
+  read_archive(file, /*contents=*/false);
 }
 
 void write_pth(const std::string& path, const Value& value, ReadBack read_back) {
@@ -382,7 +373,7 @@ bool check_script_file(const MappedFile& file) {
   if (!looks_like_zip(file)) return false;
   MembersByName members;
   std::string folder;
-  for (ZipMember& member : read_zip(file, Contents::kMapped, Packing::kStoredOrDeflated)) {
+  for (ZipMember& member : read_zip(file, Packing::kStoredOrDeflated)) {
     if (folder.empty()) folder = member.name.substr(0, member.name.find('/') + 1);
     members[member.name] = std::move(member);
   }
@@ -401,7 +392,7 @@ bool check_script_file(const MappedFile& file) {
   return true;
 }
 
-std::vector<DamagedMember> damaged_members(const std::string& path) {
+std::vector<std::string> damaged_members(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
   if (!looks_like_zip(*file)) return {};
   const std::vector<ZipMember> members = read_zip_directory(*file);
@@ -418,17 +409,19 @@ std::vector<DamagedMember> damaged_members(const std::string& path) {
   } catch (const DataError&) {
     // Without names the members themselves still say where the damage is.
   }
-  std::vector<DamagedMember> damaged;
+  std::vector<std::string> damaged;
   for (size_t i = 0; i < members.size(); ++i) {
     const ZipMember& member = members[i];
     if (crcs[i] == member.crc) continue;
     const auto name = names.find(file->data() + member.offset);
-    damaged.push_back({member.name,
-                       name == names.end() ? "" : name->second,
-                       member.offset,
-                       member.size,
-                       member.crc,
-                       crcs[i]});
+    damaged.push_back(
+        fmt::format("entry '{}'{}, bytes {} to {}: expected CRC-32 {:08x}, got {:08x}",
+                    member.name,
+                    name == names.end() ? "" : " (" + name->second + ")",
+                    member.offset,
+                    member.offset + member.size,
+                    member.crc,
+                    crcs[i]));
   }
   return damaged;
 }

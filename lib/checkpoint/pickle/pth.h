@@ -68,21 +68,14 @@ class PthSnapshot {
   std::vector<at::Tensor> pieces_;    // [bytes] each
 };
 
-/// Reads the whole file as read_pth() does, its contents from the disk itself where the file system
-/// allows that. Uses only the calling thread and little memory. @throws DataError if any of it is
-/// damaged, or not in the layout that write_pth() writes
-void verify_pth(const std::string& path);
+/// Reads a file of write_pth() back, from the disk itself where the file system allows that. Uses only the
+/// calling thread and little memory. @param crc CRC-32 of the whole file
+/// @throws DataError if any of it is damaged, or not in the layout that write_pth() writes
+void verify_pth(const std::string& path, uint32_t crc);
 
-/// A member of an archive whose content does not fit its CRC-32.
-struct DamagedMember {
-  std::string name;
-  std::string tensor;  ///< the first entry that lies in it ("model/unets.0.init_conv.bias"), or ""
-  uint64_t offset = 0, size = 0;  ///< bytes of the file
-  uint32_t expected_crc = 0, got_crc = 0;
-};
-
-/// All damaged members of a file of torch.save(); none for the layout before torch 1.6, which has
-/// no checksums. @throws DataError if the archive's own structure is damaged
-std::vector<DamagedMember> damaged_members(const std::string& path);
+/// All members of a file of torch.save() whose contents do not fit their CRC-32, a line each with the first
+/// tensor that lies in it; none for the layout before torch 1.6, which has no checksums.
+/// @throws DataError if the archive's own structure is damaged
+std::vector<std::string> damaged_members(const std::string& path);
 
 }  // namespace dalle2
