@@ -25,9 +25,10 @@ constexpr uint64_t kLengthBytes = 8;
 constexpr size_t kMostDimensions = 64;
 
 struct TensorEntry {
-  std::string name, dtype;
+  std::string name;
+  at::ScalarType dtype;
   std::vector<int64_t> shape;
-  std::vector<uint64_t> offsets;
+  uint64_t begin, end;  ///< of its data, behind the header
 };
 
 struct Header {
@@ -59,31 +60,49 @@ bool is_list_of_counts(const Json& json) {
          });
 }
 
-/// @param json {dtype, shape, data_offsets} @throws DataError, which `where` precedes
-TensorEntry entry_of(const std::string& name, const Json& json, const std::string& where) {
+/// @param json {dtype, shape, data_offsets} @throws DataError
+TensorEntry entry_of(const std::string& name, const Json& json, const std::string& path) {
   constexpr size_t kMostShown = 100;
-  TensorEntry entry{.name = name, .dtype = "", .shape = {}, .offsets = {}};
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint64_t> offsets;
   size_t known = 0;
   for (const auto& [key, value] : json.items()) {
     const bool is_list = is_list_of_counts(value) && value.size() <= kMostDimensions;
     if (key == "dtype" && value.is_string()) {
-      entry.dtype = value;
+      dtype = value;
     } else if (key == "shape" && is_list) {
-      value.get_to(entry.shape);
+      value.get_to(shape);
     } else if (key == "data_offsets" && is_list) {
-      value.get_to(entry.offsets);
+      value.get_to(offsets);
     } else {
       break;
     }
     ++known;
   }
-  if (known == 3 && json.size() == 3) return entry;
-  throw DataError(
-      "{}: '{}': expected an object with dtype, shape (of up to {} dimensions) and data_offsets, got {}",
-      where,
-      name,
-      kMostDimensions,
-      as_utf8(json.dump().substr(0, kMostShown)));
+  if (known != 3 || json.size() != 3) {
+    throw DataError(
+        "{}: safetensors header: '{}': expected an object with dtype, shape (of up to {} dimensions) and "
+        "data_offsets, got {}",
+        path,
+        name,
+        kMostDimensions,
+        as_utf8(json.dump().substr(0, kMostShown)));
+  }
+  const auto fail = [&](const std::string& text) {
+    throw DataError("{}: tensor '{}': {}", path, name, text);
+  };
+  const auto type = find_dtype(&DtypeNames::safetensors, dtype);
+  if (!type) fail(fmt::format("unknown element type '{}'", dtype));
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) fail("expected data_offsets [begin, end]");
+  uint64_t bytes = c10::elementSize(*type);
+  for (const int64_t extent : shape) {
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes))
+      fail("its shape overflows");
+  }
+  const uint64_t room = offsets[1] - offsets[0];
+  if (room != bytes) fail(fmt::format("its shape needs {} bytes, its place has {}", bytes, room));
+  return {name, *type, std::move(shape), offsets[0], offsets[1]};
 }
 
 /// {name: {dtype, shape, data_offsets}, __metadata__: {..}} @throws DataError for another form
@@ -96,7 +115,7 @@ Header parse_header(const MappedFile& file, uint64_t length) {
   Header header;
   for (const auto& [name, json] : parsed.value.items()) {
     if (name != "__metadata__") {
-      header.entries.push_back(entry_of(name, json, where));
+      header.entries.push_back(entry_of(name, json, file.path()));
       continue;
     }
     if (!json.is_object()) throw DataError("{}: __metadata__: expected an object of texts", where);
@@ -110,36 +129,6 @@ Header parse_header(const MappedFile& file, uint64_t length) {
   return header;
 }
 
-/// Bytes of the tensor. @throws DataError if that overflows
-uint64_t tensor_bytes(const std::string& path, const TensorEntry& entry, at::ScalarType dtype) {
-  uint64_t bytes = c10::elementSize(dtype);
-  for (const int64_t extent : entry.shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes)) {
-      throw DataError("{}: tensor '{}': its shape overflows", path, entry.name);
-    }
-  }
-  return bytes;
-}
-
-at::ScalarType checked_dtype(const std::string& path, const TensorEntry& entry) {
-  const auto dtype = find_dtype(&DtypeNames::safetensors, entry.dtype);
-  if (!dtype) {
-    throw DataError("{}: tensor '{}': unknown element type '{}'", path, entry.name, entry.dtype);
-  }
-  if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1]) {
-    throw DataError("{}: tensor '{}': expected data_offsets [begin, end]", path, entry.name);
-  }
-  const uint64_t bytes = tensor_bytes(path, entry, *dtype);
-  if (entry.offsets[1] - entry.offsets[0] != bytes) {
-    throw DataError("{}: tensor '{}': its shape needs {} bytes, its place has {}",
-                    path,
-                    entry.name,
-                    bytes,
-                    entry.offsets[1] - entry.offsets[0]);
-  }
-  return *dtype;
-}
-
 /// The places in the order of the file have to cover the data without a hole or an overlap.
 void check_coverage(const std::string& path,
                     const std::vector<TensorEntry>& entries,
@@ -148,19 +137,19 @@ void check_coverage(const std::string& path,
   order.reserve(entries.size());
   for (const TensorEntry& entry : entries) order.push_back(&entry);
   std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
-    return a->offsets < b->offsets;
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
   });
   uint64_t end = 0;
   for (const TensorEntry* entry : order) {
-    if (entry->offsets[0] != end) {
+    if (entry->begin != end) {
       throw DataError("{}: tensor '{}': {} before it: expected its data at byte {}, got {}",
                       path,
                       entry->name,
-                      entry->offsets[0] < end ? "an overlap" : "a hole",
+                      entry->begin < end ? "an overlap" : "a hole",
                       end,
-                      entry->offsets[0]);
+                      entry->begin);
     }
-    end = entry->offsets[1];
+    end = entry->end;
   }
   if (end != data_bytes) {
     throw DataError("{}: {}: the header describes {} bytes of data, the file has {}",
@@ -177,18 +166,14 @@ SafetensorsFile read_safetensors(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
   const uint64_t length = header_length(*file);
   Header header = parse_header(*file, length);
-  std::vector<at::ScalarType> dtypes;
-  dtypes.reserve(header.entries.size());
-  for (const TensorEntry& entry : header.entries) dtypes.push_back(checked_dtype(path, entry));
   const uint64_t data_begin = kLengthBytes + length;
   check_coverage(path, header.entries, file->size() - data_begin);
 
   SafetensorsFile result;
   result.metadata = std::move(header.metadata);
   result.tensors.reserve(header.entries.size());
-  for (size_t i = 0; i < header.entries.size(); ++i) {
-    TensorEntry& entry = header.entries[i];
-    at::Tensor tensor = tensor_in_file(file, data_begin + entry.offsets[0], entry.shape, dtypes[i]);
+  for (TensorEntry& entry : header.entries) {
+    at::Tensor tensor = tensor_in_file(file, data_begin + entry.begin, entry.shape, entry.dtype);
     result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
   }
   return result;
