@@ -286,14 +286,6 @@ ClipNetworkConfig config_of(const RawClip& raw,
   return config;
 }
 
-void check_weights(const StateDict& tensors, const std::string& path) {
-  for (const auto& [name, tensor] : tensors) {
-    if (tensor.is_floating_point() && !at::isfinite(tensor).all().item<bool>()) {
-      throw DataError("{}: '{}': the weights are not finite", path, name);
-    }
-  }
-}
-
 constexpr const char* kTokenTable = "text_transformer.token_emb.weight";
 constexpr const char* kPatchWeight = "visual_transformer.to_tokens.1.weight";
 
@@ -408,7 +400,6 @@ ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints&
         path);
   }
   NamedClip named = open_clip_names(std::move(raw.tensors), path);
-  check_weights(named.tensors, path);
   ClipFile clip;
   clip.config = config_of(raw, named, path, hints);
   clip.weights = std::move(named.tensors);

@@ -73,8 +73,8 @@ struct ClipFileHints {
 /// Reads what OpenAI (TorchScript of which the parameters alone are taken, or a state dict), open_clip
 /// (.pt or safetensors, with an open_clip_config.json beside it), Hugging Face (CLIPModel as safetensors
 /// or .bin, with its config.json beside it) and write_clip_file() write. Warns of what it has to assume.
-/// @throws ConfigError for hints on a file that says it itself, DataError for a damaged file, one that is
-/// no CLIP, and weights that are not finite, by the name of the tensor
+/// @throws ConfigError for hints on a file that says it itself, DataError for a damaged file and one that is
+/// no CLIP
 ClipFile read_clip_file(const std::string& path, const ClipFileHints& hints = {});
 /// The same of what was read from `path`.
 ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints = {});
