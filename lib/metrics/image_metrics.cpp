@@ -8,7 +8,6 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -30,30 +29,18 @@ namespace {
 
 std::vector<InceptionFeature> layers_of(const DecoderEvaluateConfig& config) {
   std::set<InceptionFeature> layers;
-  if (config.FID) layers.insert(config.FID->feature);
-  if (config.IS) layers.insert(config.IS->feature);
-  if (config.KID) layers.insert(config.KID->feature);
-  if (config.PR) layers.insert(config.PR->feature);
+  config.network_metrics([&](const char*, const auto& metric) { layers.insert(metric.feature); });
   return {layers.begin(), layers.end()};
 }
 
 std::string where_of_network(const DecoderEvaluateConfig& config) {
-  const auto names_it = [&](const auto& metric) {
-    return metric && (config.network_paths().empty() || metric->feature_extractor_weights_path);
-  };
-  return fmt::format("/evaluate/{}/feature_extractor_weights_path",
-                     names_it(config.FID)   ? "FID"
-                     : names_it(config.IS)  ? "IS"
-                     : names_it(config.KID) ? "KID"
-                                            : "PR");
+  const bool is_named = !config.network_paths().empty();
+  std::string where;
+  config.network_metrics([&](const char* name, const auto& metric) {
+    if (where.empty() && (!is_named || metric.feature_extractor_weights_path)) where = name;
+  });
+  return fmt::format("/evaluate/{}/feature_extractor_weights_path", where);
 }
-
-/// What of a pair is not finite.
-constexpr std::array kNotFinite = {"the real picture",
-                                   "the generated picture",
-                                   "the features of the real picture",
-                                   "the features of the generated picture",
-                                   "the distance of the two pictures"};
 
 /// @param values [n, ...] @return [n] bool on the CPU
 at::Tensor finite_rows(const at::Tensor& values) {
@@ -64,15 +51,6 @@ at::Tensor finite_rows(const NamedFeatures& features, int64_t rows) {
   at::Tensor finite = at::ones({rows}, at::kBool);
   for (const auto& [name, values] : features) finite = finite.logical_and(finite_rows(values));
   return finite;
-}
-
-/// For each row the first of kNotFinite that it has, -1 for none. @param finite in their order, [n]
-at::Tensor first_fault(const std::vector<at::Tensor>& finite) {
-  at::Tensor fault = at::full({finite.front().size(0)}, -1, at::kLong);
-  for (size_t what = finite.size(); what-- > 0;) {
-    fault.masked_fill_(finite[what].logical_not(), static_cast<int64_t>(what));
-  }
-  return fault;
 }
 
 NamedFeatures rows_of(const NamedFeatures& features, const at::Tensor& chosen) {
@@ -98,9 +76,9 @@ std::vector<AbsentNetwork> absent_networks(const DecoderEvaluateConfig& config) 
                                   advice)});
   };
   if (config.needs_network()) {
-    const std::vector<std::string> paths = config.network_paths();
+    const std::set<std::string> paths = config.network_paths();
     look(where_of_network(config),
-         paths.empty() ? std::nullopt : std::make_optional(paths.front()),
+         paths.empty() ? std::nullopt : std::make_optional(*paths.begin()),
          "the Inception network",
          "scripts/export_inception.py makes one from the weights that torch-fidelity or "
          "pytorch-fid publish.");
@@ -129,7 +107,7 @@ ImageMetrics::ImageMetrics(const DecoderEvaluateConfig& config,
   for (const auto& [where, text] : absent_networks(config)) absent.push_back(where + ": " + text);
   if (!absent.empty()) throw ConfigError("{}", fmt::join(absent, "\n"));
   if (config.needs_network()) {
-    network_ = std::make_unique<FeatureNetwork>(config.network_paths().front(),
+    network_ = std::make_unique<FeatureNetwork>(*config.network_paths().begin(),
                                                 where_of_network(config),
                                                 layers_,
                                                 config.network_resize(),
@@ -211,14 +189,13 @@ NamedFeatures ImageMetrics::features_of_real(const at::Tensor& bytes,
   return found;
 }
 
-std::vector<LeftOutPair> ImageMetrics::update(const at::Tensor& index,
-                                              const at::Tensor& real,
-                                              const at::Tensor& generated,
-                                              const at::Tensor& caption_cosines) {
+std::vector<int64_t> ImageMetrics::update(const at::Tensor& index,
+                                          const at::Tensor& real,
+                                          const at::Tensor& generated,
+                                          const at::Tensor& caption_cosines) {
   D2_CHECK(real.size(0) == generated.size(0) && index.numel() == real.size(0), "pairs");
-  const int64_t count = index.numel();
-  const at::Tensor whole =
-      finite_rows(real).logical_and(finite_rows(generated)).nonzero().squeeze(1);
+  at::Tensor finite = finite_rows(real).logical_and(finite_rows(generated));  // [n]
+  const at::Tensor whole = finite.nonzero().squeeze(1);
   NamedFeatures of_real, of_generated;
   at::Tensor hashes, distances = at::zeros({whole.numel()});
   if (whole.numel() > 0) {
@@ -233,58 +210,32 @@ std::vector<LeftOutPair> ImageMetrics::update(const at::Tensor& index,
     }
     if (perceptual_) distances = (*perceptual_)(shown(real), shown(generated));
   }
-  // Of the pairs whose pictures are finite, what was made of them.
-  const auto of_all = [&](const at::Tensor& finite) {
-    return at::ones({count}, at::kBool).index_copy_(0, whole, finite);
-  };
-  const at::Tensor fault = first_fault({finite_rows(real),
-                                        finite_rows(generated),
-                                        of_all(finite_rows(of_real, whole.numel())),
-                                        of_all(finite_rows(of_generated, whole.numel())),
-                                        of_all(distances.isfinite())});
-  const at::Tensor good = fault.index_select(0, whole).lt(0).nonzero().squeeze(1);
-  keep({.index = index.index_select(0, whole),
-        .hashes = hashes,
-        .of_real = std::move(of_real),
-        .of_generated = std::move(of_generated),
-        .distances = distances,
-        .caption_cosines =
-            caption_cosines.defined() ? caption_cosines.index_select(0, whole) : at::Tensor()},
-       good);
-  return leave_out(index, fault);
-}
-
-/// Takes the rows `good` of what was made of some pairs.
-void ImageMetrics::keep(const Shown& shown, const at::Tensor& good) {
-  const at::Tensor index = shown.index.index_select(0, good);
-  distances_.add(index, shown.distances.index_select(0, good).unsqueeze(1));
-  if (shown.caption_cosines.defined()) {
-    const at::Tensor cosines = shown.caption_cosines.index_select(0, good);
+  finite.index_copy_(0,
+                     whole,
+                     finite_rows(of_real, whole.numel())
+                         .logical_and(finite_rows(of_generated, whole.numel()))
+                         .logical_and(distances.isfinite()));
+  const at::Tensor good = finite.index_select(0, whole).nonzero().squeeze(1);  // rows of `whole`
+  const at::Tensor numbers = index.index_select(0, whole).index_select(0, good);
+  distances_.add(numbers, distances.index_select(0, good).unsqueeze(1));
+  if (caption_cosines.defined()) {
+    const at::Tensor cosines = caption_cosines.index_select(0, whole).index_select(0, good);
     const at::Tensor has_caption = cosines.isfinite().nonzero().squeeze(1);
-    cosines_.add(index.index_select(0, has_caption),
+    cosines_.add(numbers.index_select(0, has_caption),
                  cosines.index_select(0, has_caption).unsqueeze(1));
   }
-  if (good.numel() == 0 || !compares_features()) return;
-  const at::Tensor hashes = shown.hashes.index_select(0, good);
-  const NamedFeatures of_real = rows_of(shown.of_real, good);
-  hashes_.add(index, hashes);
-  known_.add(hashes, of_real);
-  for (const auto& [name, rows] : of_real) real_.at(name).add(index, rows);
-  for (const auto& [name, rows] : rows_of(shown.of_generated, good)) {
-    generated_.at(name).add(index, rows);
+  if (good.numel() > 0 && compares_features()) {
+    hashes = hashes.index_select(0, good);
+    of_real = rows_of(of_real, good);
+    hashes_.add(numbers, hashes);
+    known_.add(hashes, of_real);
+    for (const auto& [name, rows] : of_real) real_.at(name).add(numbers, rows);
+    for (const auto& [name, rows] : rows_of(of_generated, good))
+      generated_.at(name).add(numbers, rows);
   }
-}
-
-/// @param fault [n], of each pair: a place in kNotFinite, or -1
-std::vector<LeftOutPair> ImageMetrics::leave_out(const at::Tensor& index, const at::Tensor& fault) {
-  const at::Tensor bad = fault.ge(0).nonzero().squeeze(1);
-  left_out_.add(index.index_select(0, bad), fault.index_select(0, bad).to(at::kFloat).unsqueeze(1));
-  std::vector<LeftOutPair> pairs;
-  for (int64_t i = 0; i < bad.numel(); ++i) {
-    const int64_t row = bad[i].item<int64_t>();
-    pairs.push_back({row, kNotFinite.at(static_cast<size_t>(fault[row].item<int64_t>()))});
-  }
-  return pairs;
+  const at::Tensor bad = finite.logical_not().nonzero().squeeze(1);
+  left_out_.add(index.index_select(0, bad), at::zeros({bad.numel(), 1}));
+  return {bad.const_data_ptr<int64_t>(), bad.const_data_ptr<int64_t>() + bad.numel()};
 }
 
 void ImageMetrics::gather(ProcessGroup& group) {
@@ -302,30 +253,17 @@ void ImageMetrics::gather(ProcessGroup& group) {
   known_.add(hashes_.rows(), of_real);
 }
 
-void ImageMetrics::tell_left_out(MetricValues& found) const {
-  found.left_out = left_out_.count();
-  if (found.left_out == 0) return;
-  const at::Tensor faults = left_out_.rows();
-  std::vector<std::string> counts;
-  for (size_t what = 0; what < kNotFinite.size(); ++what) {
-    const int64_t count = faults.eq(static_cast<double>(what)).sum().item<int64_t>();
-    if (count > 0) counts.push_back(fmt::format("{}: {}", kNotFinite[what], count));
-  }
-  found.notes.push_back(
-      fmt::format("{} of {} pairs are left out, because they are not finite (NaN or infinite): {}",
-                  found.left_out,
-                  found.left_out + found.images,
-                  fmt::join(counts, ", ")));
-}
-
-double ImageMetrics::distance_of(const std::string& name) const {
-  return frechet_distance(real_.at(name).rows(), generated_.at(name).rows());
-}
-
 MetricValues ImageMetrics::compute() const {
   MetricValues found;
   found.images = distances_.count();
-  tell_left_out(found);
+  found.left_out = left_out_.count();
+  if (found.left_out > 0) {
+    found.notes.push_back(fmt::format(
+        "{} of {} pairs are left out, because a picture, its features or the distance of "
+        "the two is not finite (NaN or infinite)",
+        found.left_out,
+        found.left_out + found.images));
+  }
   if (found.images == 0) {
     found.faults.emplace_back(found.left_out > 0
                                   ? "not one pair is finite"
@@ -372,8 +310,9 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
     return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed_) * 16 + purpose);
   };
   const auto add_distance = [&](const char* metric, const std::string& layer) {
-    found.values.emplace_back(metric, distance_of(layer));
-    const int64_t features = real_.at(layer).rows().size(1);
+    const at::Tensor real = real_.at(layer).rows();
+    found.values.emplace_back(metric, frechet_distance(real, generated_.at(layer).rows()));
+    const int64_t features = real.size(1);
     if (found.images >= features) return;
     found.notes.push_back(
         fmt::format("{}: the {} images are fewer than its {} features: compare it only with "
@@ -429,13 +368,9 @@ std::string ImageMetrics::description() const {
         fmt::format("resize {}, Inception weights {}",
                     enum_names<NetworkResize>[static_cast<size_t>(config_.network_resize())],
                     network_ -> sha256().substr(0, kDigits)));
-    const auto add = [&](const char* metric, const auto& options) {
-      if (options) parts.push_back(fmt::format("{} of {}", metric, layer_name(options->feature)));
-    };
-    add("FID", config_.FID);
-    add("IS", config_.IS);
-    add("KID", config_.KID);
-    add("PR", config_.PR);
+    config_.network_metrics([&](const char* name, const auto& metric) {
+      parts.push_back(fmt::format("{} of {}", name, layer_name(metric.feature)));
+    });
   }
   if (encoder_) parts.push_back(encoder_->description());
   if (perceptual_) {

@@ -30,12 +30,6 @@ struct MetricValues {
   int64_t left_out = 0;             ///< pairs that are not finite
 };
 
-/// A pair that no figure is computed from.
-struct LeftOutPair {
-  int64_t row = 0;   ///< of those that were shown together
-  std::string what;  ///< is not finite: "the generated picture"
-};
-
 /// A network's file that a config does not name, or that is not there.
 struct AbsentNetwork {
   std::string pointer;  ///< "/evaluate/LPIPS/weights_path"
@@ -63,11 +57,11 @@ class ImageMetrics {
   /// [0, 1], clamped to it
   /// @param caption_cosines [n] float32 on the CPU, by a CLIP, of each generated image and its caption:
   /// NaN without one; undefined without evaluate.clip_score
-  /// @return those left out @throws StoppedError after a stop signal, soon
-  std::vector<LeftOutPair> update(const at::Tensor& index,
-                                  const at::Tensor& real,
-                                  const at::Tensor& generated,
-                                  const at::Tensor& caption_cosines = {});
+  /// @return rows of those left out @throws StoppedError after a stop signal, soon
+  std::vector<int64_t> update(const at::Tensor& index,
+                              const at::Tensor& real,
+                              const at::Tensor& generated,
+                              const at::Tensor& caption_cosines = {});
 
   /// Rank 0 takes over what the other ranks have, so that it can compute; these have nothing any
   /// more. All have to call it.
@@ -89,23 +83,12 @@ class ImageMetrics {
   using RowsByName = std::map<std::string, FeatureRows>;
   /// The name of the features of evaluate.FD, beside those of Inception's layers.
   static constexpr const char* kOwnNetwork = "FD";
-  /// What was made of pairs of finite pictures; tensors with a row for each.
-  struct Shown {
-    at::Tensor index, hashes;
-    NamedFeatures of_real, of_generated;
-    at::Tensor distances, caption_cosines;
-  };
-
   bool compares_features() const { return network_ || encoder_; }
   NamedFeatures features_of(const at::Tensor& bytes) const;
   NamedFeatures features_of_real(const at::Tensor& bytes, const at::Tensor& hashes) const;
-  void keep(const Shown& shown, const at::Tensor& good);
-  std::vector<LeftOutPair> leave_out(const at::Tensor& index, const at::Tensor& fault);
   std::string identity() const;
-  double distance_of(const std::string& name) const;
   void compute_network_metrics(MetricValues& found) const;
   void compute_clip_score(MetricValues& found) const;
-  void tell_left_out(MetricValues& found) const;
 
   DecoderEvaluateConfig config_;
   int64_t seed_;
@@ -118,7 +101,7 @@ class ImageMetrics {
   FeatureRows distances_;  // [n, 1] of LPIPS, without it zeros: the numbers of the pairs
   FeatureRows cosines_;    // [n, 1] of those with a caption
   FeatureRows hashes_;     // [n, 32] of the real images
-  FeatureRows left_out_;   // [n, 1] what of the pairs left out is not finite
+  FeatureRows left_out_;   // [n, 1] zeros: the numbers of the pairs left out
   KnownFeatures known_;
 };
 

@@ -2,9 +2,9 @@
 // `evaluate` of a decoder config: the arguments of torchmetrics' classes.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,9 +22,9 @@ enum class LpipsNet { vgg, alex, squeeze };
 template <>
 inline constexpr std::array enum_names<LpipsNet> = {"vgg", "alex", "squeeze"};
 
-enum class LpipsReduction { mean, sum, none };
+enum class LpipsReduction { mean, sum };
 template <>
-inline constexpr std::array enum_names<LpipsReduction> = {"mean", "sum", "none"};
+inline constexpr std::array enum_names<LpipsReduction> = {"mean", "sum"};
 
 /// How a picture is brought to the side that the network takes.
 enum class NetworkResize {
@@ -179,15 +179,12 @@ struct LpipsConfig {
 
   void fields(auto& f) {
     D2_FIELD(net_type, "Network whose features are compared.");
-    D2_FIELD(reduction, "How the distances are combined: `mean` or `sum`; `none` is refused.");
+    D2_FIELD(reduction, "How the distances are combined.");
     D2_FIELD(normalize, "No effect: the range of the pictures, [0, 1] or [-1, 1], is known.");
     D2_FIELD(weights_path,
              "TorchScript file of the backbone and its linear layers; must be given. "
              "`scripts/export_lpips.py` makes it.",
              not_empty());
-    f.check(reduction != LpipsReduction::none,
-            "reduction",
-            "must be one of \"mean\" \"sum\", got \"none\": the log takes one figure");
   }
 };
 
@@ -262,18 +259,20 @@ struct DecoderEvaluateConfig {
     return antialias ? NetworkResize::antialias : NetworkResize::tf1;
   }
 
+  /// Calls visit(name, metric) for each that takes the Inception network.
+  void network_metrics(const auto& visit) const {
+    if (FID) visit("FID", *FID);
+    if (IS) visit("IS", *IS);
+    if (KID) visit("KID", *KID);
+    if (PR) visit("PR", *PR);
+  }
+
   /// The different files that the metrics name.
-  std::vector<std::string> network_paths() const {
-    std::vector<std::string> paths;
-    const auto add = [&](const auto& metric) {
-      if (!metric || !metric->feature_extractor_weights_path) return;
-      const std::string& path = *metric->feature_extractor_weights_path;
-      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
-    };
-    add(FID);
-    add(IS);
-    add(KID);
-    add(PR);
+  std::set<std::string> network_paths() const {
+    std::set<std::string> paths;
+    network_metrics([&](const char*, const auto& metric) {
+      if (const auto& path = metric.feature_extractor_weights_path) paths.insert(*path);
+    });
     return paths;
   }
 };

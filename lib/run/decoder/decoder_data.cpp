@@ -125,15 +125,14 @@ at::Tensor caption_cosines(const LoadedClip& clip,
 }
 
 /// Says it once an evaluation and rank: there may be as many as there are samples.
-void tell_left_out(const std::vector<LeftOutPair>& left_out, const Batch& batch, bool& told) {
+void tell_left_out(const std::vector<int64_t>& left_out, const Batch& batch, bool& told) {
   if (left_out.empty() || told) return;
   told = true;
   log_warning(
       "eval",
-      "sample {}: {} is not finite (NaN or infinite): the metrics leave out this pair and all "
-      "others like it",
-      batch.keys.at(static_cast<size_t>(left_out.front().row)),
-      left_out.front().what);
+      "sample {}: its picture, the one drawn for it or their features are not finite (NaN or "
+      "infinite): the metrics leave out this pair and all others like it",
+      batch.keys.at(static_cast<size_t>(left_out.front())));
 }
 
 /// The first and the last unet, from 1, that a run of this config trains: it draws with these.
