@@ -40,11 +40,10 @@ const ConfigKind& config_kind_of(const std::string& key) {
 }
 
 std::string available_kinds() {
-  std::vector<std::string> keys;
-  for (const ConfigKind& kind : config_kinds()) keys.push_back(fmt::format("\"{}\"", kind.key));
-  const std::string last = keys.back();
-  keys.pop_back();
-  return fmt::format("{} and {}", fmt::join(keys, ", "), last);
+  std::string keys;
+  for (const ConfigKind& kind : config_kinds())
+    keys += fmt::format("{}\"{}\"", keys.empty() ? "" : ", ", kind.key);
+  return keys.replace(keys.rfind(", "), 1, " and");
 }
 
 std::vector<std::string> known_root_keys() {
@@ -65,10 +64,8 @@ void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings&
 
 /// " (did you mean "decoder" instead of "decodr"?)", if a key of `root` is nearly that of a kind.
 static std::string near_kind(const Json& root) {
-  std::vector<std::string> kinds;
-  for (const ConfigKind& kind : config_kinds()) kinds.push_back(kind.key);
   for (const auto& [key, value] : root.items()) {
-    if (const auto near = nearest_word(key, kinds)) {
+    if (const auto near = nearest_word(key, known_root_keys()); near && *near != key) {
       return fmt::format(" (did you mean \"{}\" instead of {}?)", *near, shown(key));
     }
   }

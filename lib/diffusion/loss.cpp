@@ -43,10 +43,10 @@ at::Tensor draw_times(const TimestepSamplingConfig& config,
     case TimestepScheme::logit_normal:
       return times_of(
           logit_normal_density(
-              at::randn({batch}, generator, floats), *config.logit_mean, *config.logit_std),
+              at::randn({batch}, generator, floats), config.logit_mean, config.logit_std),
           timesteps);
     case TimestepScheme::mode:
-      return times_of(mode_density(at::rand({batch}, generator, floats), *config.mode_scale),
+      return times_of(mode_density(at::rand({batch}, generator, floats), config.mode_scale),
                       timesteps);
   }
   broken_invariant(__FILE__, __LINE__, "a timestep scheme without a density");

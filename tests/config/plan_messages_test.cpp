@@ -10,8 +10,7 @@ TEST_CASE("a unet that could not be built or trained is refused") {
           "/decoder/image_sizes: either image_size or image_sizes is required, but not both; got "
           "both");
   rejects("/decoder/image_sizes=null",
-          "either image_size or image_sizes is required: give the side of the images in pixels, "
-          "one for each unet");
+          "either image_size or image_sizes is required, but not both; got none");
   rejects("/decoder/image_sizes=[16, 32]",
           "the number of unets (1) and of different image sizes (2: 16, 32) must be the same");
   rejects("/decoder/image_sizes=[15]",

@@ -174,9 +174,12 @@ TEST_CASE("DREAM does not ask the predictor while it is off") {
 
 TEST_CASE("DREAM for v and for the clean image is refused in diffusers' words") {
   const auto messages = load_fixture("training_utilities/dream").json.at("messages");
-  CHECK_THAT(dream_fault(Objective::v).value(),
+  Faults faults;
+  check_dream({.enabled = true}, Objective::v, network_name(0), faults);
+  check_dream({.enabled = true}, Objective::x_start, network_name(0), faults);
+  CHECK_THAT(faults.errors().at(0).text,
              Catch::StartsWith(messages.at("v_prediction").get<std::string>()));
-  CHECK_THAT(dream_fault(Objective::x_start).value(),
+  CHECK_THAT(faults.errors().at(1).text,
              Catch::StartsWith(messages.at("sample").get<std::string>()));
 }
 

@@ -53,7 +53,7 @@ struct JointToyTrainConfig : OptimizerConfig<Single>, SharedTrainConfig, ShardLo
 struct TrainJointToyConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains the joint toy.";
   static constexpr const char* kKind = "joint_toy";
-  static constexpr auto& kPlaceholders = kShardPlaceholders;
+  static FormatFields placeholders() { return shard_placeholders(); }
 
   JointToyConfig joint_toy;
   ShardDataConfig data;

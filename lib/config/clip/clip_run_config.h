@@ -96,7 +96,7 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
 struct TrainClipConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains a CLIP.";
   static constexpr const char* kKind = "clip";
-  static constexpr auto& kPlaceholders = kShardPlaceholders;
+  static FormatFields placeholders() { return shard_placeholders(); }
   static constexpr std::array kRefusedKeys = {
       RefusedKey{"evaluate",
                  "has no place here: a CLIP is measured by its loss and by retrieval (R@1, R@5) "

@@ -129,51 +129,16 @@ void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults
 
 namespace {
 
-// A chain whose last alphas_cumprod is 0 (jsd, zero terminal SNR) keeps nothing of the image at t =
-// T-1. Adding noise and predicting x_start or v are fine there; what divides by it is not. With
-// zero_terminal_snr, noise prediction has been refused already.
-void check_last_step(const UnetPlan& stage,
-                     size_t index,
-                     bool zero_terminal_snr,
-                     const std::string& pointer,
-                     const std::string& what,
-                     Faults& faults) {
-  const std::string head = fmt::format("{} leaves nothing of the image at the last step", what);
-  if (stage.learned_variance) {
-    faults.error(pointer,
-                 fmt::format("{}, where the loss of a learned variance is NaN: set "
-                             "learned_variance to false for unet {}",
-                             head,
-                             index + 1));
-  }
-  if (!stage.sample_timesteps && stage.objective == Objective::eps && !zero_terminal_snr) {
-    faults.error(pointer,
-                 fmt::format("{}, so noise prediction cannot be undone there: set predict_v or "
-                             "predict_x_start to true for unet {}, or its sample_timesteps below "
-                             "{}",
-                             head,
-                             index + 1,
-                             stage.timesteps - 1));
-  }
-  if (stage.sample_timesteps == stage.timesteps - 1) {
-    faults.error(pointer,
-                 fmt::format("{}, where {} DDIM steps would start: use {} steps (DDPM) or fewer "
-                             "than {} for unet {}",
-                             head,
-                             *stage.sample_timesteps,
-                             stage.timesteps,
-                             stage.timesteps - 1,
-                             index + 1));
-  }
-}
-
-/// Refuses schedules in which a beta reaches 1 where the maths of this stage would turn into NaN,
-/// and zero terminal SNR for a unet that predicts the noise.
+/// Refuses schedules in which a beta reaches 1 where the maths of this stage would turn into NaN, and zero
+/// terminal SNR for a unet that predicts the noise. A chain whose last alphas_cumprod is 0 (jsd, zero terminal SNR)
+/// keeps nothing of the image at t = T-1: adding noise and predicting x_start or v are fine there; what divides by it
+/// is not.
 void check_noise_schedule(const UnetPlan& stage,
                           size_t index,
                           bool zero_terminal_snr,
                           Faults& faults) {
-  if (zero_terminal_snr && stage.objective == Objective::eps) {
+  const bool predicts_noise = stage.objective == Objective::eps;
+  if (zero_terminal_snr && predicts_noise) {
     faults.error(
         "/decoder/zero_terminal_snr",
         fmt::format("needs predict_v or predict_x_start: at the last step the input is nothing but "
@@ -181,15 +146,32 @@ void check_noise_schedule(const UnetPlan& stage,
                     "set one of them to true for it, or zero_terminal_snr to false",
                     index + 1));
   }
-  if (stage.beta_schedule == BetaSchedule::jsd) {
-    return check_last_step(
-        stage, index, zero_terminal_snr, "/decoder/beta_schedule", "the jsd schedule", faults);
-  }
-  if (!check_betas(stage.beta_schedule, stage.timesteps, network_name(index), faults)) return;
-  if (zero_terminal_snr) {
-    check_last_step(
-        stage, index, zero_terminal_snr, "/decoder/zero_terminal_snr", "zero_terminal_snr", faults);
-  }
+  const bool is_jsd = stage.beta_schedule == BetaSchedule::jsd;
+  if (!is_jsd && !check_betas(stage.beta_schedule, stage.timesteps, network_name(index), faults))
+    return;
+  if (!is_jsd && !zero_terminal_snr) return;
+  const auto refuse = [&](bool wrong, const std::string& text) {
+    if (!wrong) return;
+    faults.error(is_jsd ? "/decoder/beta_schedule" : "/decoder/zero_terminal_snr",
+                 fmt::format("{} leaves nothing of the image at the last step, {}",
+                             is_jsd ? "the jsd schedule" : "zero_terminal_snr",
+                             text));
+  };
+  refuse(stage.learned_variance,
+         fmt::format("where the loss of a learned variance is NaN: set learned_variance to false "
+                     "for unet {}",
+                     index + 1));
+  refuse(!stage.sample_timesteps && predicts_noise && !zero_terminal_snr,
+         fmt::format("so noise prediction cannot be undone there: set predict_v or "
+                     "predict_x_start to true for unet {}, or its sample_timesteps below {}",
+                     index + 1,
+                     stage.timesteps - 1));
+  refuse(stage.sample_timesteps == stage.timesteps - 1,
+         fmt::format("where {0} DDIM steps would start: use {1} steps (DDPM) or fewer than {0} for "
+                     "unet {2}",
+                     stage.timesteps - 1,
+                     stage.timesteps,
+                     index + 1));
 }
 
 std::string at(const char* key, size_t index) {
@@ -245,14 +227,10 @@ class Planner {
   }
 
   void set_sizes(std::vector<UnetPlan>& stages) {
-    if (config_.image_size && config_.image_sizes) {
+    if (config_.image_size.has_value() == config_.image_sizes.has_value()) {
       return error("image_sizes",
-                   "either image_size or image_sizes is required, but not both; got both");
-    }
-    if (!config_.image_size && !config_.image_sizes) {
-      return error("image_sizes",
-                   "either image_size or image_sizes is required: give the side of the images in "
-                   "pixels, one for each unet");
+                   fmt::format("either image_size or image_sizes is required, but not both; got {}",
+                               config_.image_size ? "both" : "none"));
     }
     const char* key = config_.image_sizes ? "image_sizes" : "image_size";
     std::vector<int64_t> sizes =

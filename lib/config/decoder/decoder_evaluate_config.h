@@ -18,13 +18,9 @@ enum class InceptionFeature { k64, k192, k768, k2048, logits_unbiased };
 template <>
 inline constexpr std::array enum_names<InceptionFeature> = {
     "64", "192", "768", "2048", "logits_unbiased"};
-enum class LpipsNet { vgg, alex, squeeze };
-template <>
-inline constexpr std::array enum_names<LpipsNet> = {"vgg", "alex", "squeeze"};
+D2_ENUM(LpipsNet, vgg, alex, squeeze);
 
-enum class LpipsReduction { mean, sum };
-template <>
-inline constexpr std::array enum_names<LpipsReduction> = {"mean", "sum"};
+D2_ENUM(LpipsReduction, mean, sum);
 
 /// How a picture is brought to the side that the network takes.
 enum class NetworkResize {

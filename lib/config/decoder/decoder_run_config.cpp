@@ -57,16 +57,12 @@ void check_embedding_sources(const TrainDecoderConfig& config,
                  "If text conditioning, either clip or text_embeddings_url must be provided (or "
                  "set embeddings_in_tar to true)");
   }
-  if (clip && text && text_url && image_url) {
+  if (clip && image_url && (text_url || !text)) {
     faults.error(
         "/decoder/clip",
-        "Loaded clip, but also provided text_embeddings_url and img_embeddings_url. This is "
-        "redundant. Remove the clip model or the text embeddings");
-  }
-  if (clip && !text && image_url) {
-    faults.error("/decoder/clip",
-                 "Loaded clip, but also provided img_embeddings_url. This is redundant. Remove the "
-                 "clip model or the embeddings");
+        fmt::format("Loaded clip, but also provided {}img_embeddings_url. This is redundant. "
+                    "Remove the clip model or the embeddings",
+                    text ? "text_embeddings_url and " : ""));
   }
   if (clip && in_tar) {
     faults.warn("/decoder/clip",

@@ -80,7 +80,7 @@ struct DecoderTrainConfig : OptimizerConfig<OneOrMany>,
 struct TrainDecoderConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains a decoder.";
   static constexpr const char* kKind = "decoder";
-  static constexpr auto& kPlaceholders = kShardPlaceholders;
+  static FormatFields placeholders() { return shard_placeholders(); }
 
   DecoderConfig decoder;
   ShardDataConfig data;

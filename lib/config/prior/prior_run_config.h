@@ -122,10 +122,9 @@ struct PriorTrainConfig : OptimizerConfig<Single>,
 struct TrainPriorConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains a diffusion prior.";
   static constexpr const char* kKind = "prior";
-  static constexpr std::array kPlaceholders = {
-      Placeholder{"epoch", PlaceholderType::integer},
-      Placeholder{"samples_seen", PlaceholderType::integer},
-      Placeholder{"best_validation_loss", PlaceholderType::real}};
+  static FormatFields placeholders() {
+    return {{"epoch", int64_t{0}}, {"samples_seen", int64_t{0}}, {"best_validation_loss", 0.0}};
+  }
 
   PriorConfig prior;
   PriorDataConfig data;

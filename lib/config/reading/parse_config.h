@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // How a config of any kind is read. A kind adds its config, with
 //   static constexpr const char* kKind;          its root key
-//   static constexpr std::array kPlaceholders;   what the names of its checkpoints may hold
+//   static FormatFields placeholders();          what the names of its checkpoints may hold
 // and a function that checks what was read and plans the run.
 #pragma once
 
@@ -38,7 +38,7 @@ LoadedConfig parse_config(const std::string& json,
   using Config = decltype(LoadedConfig::config);
   ReadFindings findings;
   Faults& faults = findings.faults;
-  findings.placeholders = Config::kPlaceholders;
+  findings.placeholders = Config::placeholders();
   findings.defaults = to_json(Config());
   Json root = parse_root(json, origin, faults);
   const bool file_allows_pipe = allows_pipe(root);

@@ -17,8 +17,7 @@ namespace dalle2 {
 struct ReadFindings {
   Faults faults;
   std::vector<Fault> unavailable;  ///< asked for, and cannot be had
-  std::span<const Placeholder>
-      placeholders;  ///< of the kind of run, for the targets of savers; empty: any
+  FormatFields placeholders;       ///< of the kind of run, for the targets of savers; empty: any
   std::vector<std::string> overridden;  ///< pointers that `--set` wrote: they must have a use
   Json defaults;                        ///< a config of this kind: says where a key belongs
 };

@@ -85,65 +85,53 @@ T value_for(const OneOrMany<T>& value, size_t index) {
 template <class E>
 inline constexpr std::array<const char*, 0> enum_names{};
 
-enum class LossType { l1, l2, huber };
-template <>
-inline constexpr std::array enum_names<LossType> = {"l1", "l2", "huber"};
+/// Declares an enum whose values have the names in JSON that they have here.
+#define D2_ENUM(Enum, ...)         \
+  enum class Enum { __VA_ARGS__ }; \
+  template <>                      \
+  inline constexpr std::array enum_names<Enum> = {D2_AGAIN(D2_NAMES(__VA_ARGS__))}
+// "a", "b", ...: each pass over the text takes the next name.
+#define D2_NAMES(name, ...) #name __VA_OPT__(, D2_MORE_NAMES D2_NOTHING()(__VA_ARGS__))
+#define D2_MORE_NAMES() D2_NAMES
+#define D2_NOTHING
+#define D2_AGAIN(...) D2_AGAIN2(D2_AGAIN2(D2_AGAIN2(__VA_ARGS__)))
+#define D2_AGAIN2(...) D2_AGAIN1(D2_AGAIN1(D2_AGAIN1(__VA_ARGS__)))
+#define D2_AGAIN1(...) __VA_ARGS__
 
-enum class BetaSchedule { cosine, linear, quadratic, jsd, sigmoid };
-template <>
-inline constexpr std::array enum_names<BetaSchedule> = {
-    "cosine", "linear", "quadratic", "jsd", "sigmoid"};
+D2_ENUM(LossType, l1, l2, huber);
+
+D2_ENUM(BetaSchedule, cosine, linear, quadratic, jsd, sigmoid);
 
 /// How the times of a training step are drawn.
-enum class TimestepScheme { uniform, logit_normal, mode };
-template <>
-inline constexpr std::array enum_names<TimestepScheme> = {"uniform", "logit_normal", "mode"};
+D2_ENUM(TimestepScheme, uniform, logit_normal, mode);
 
 /// What a sample's loss is weighted with by its noise level (Esser et al. 2024).
-enum class LossWeighting { none, sigma_sqrt, cosmap };
-template <>
-inline constexpr std::array enum_names<LossWeighting> = {"none", "sigma_sqrt", "cosmap"};
+D2_ENUM(LossWeighting, none, sigma_sqrt, cosmap);
 
 /// Whose rule the averaged weights follow: ema-pytorch's EMA or diffusers' EMAModel.
-enum class EmaKind { ema_pytorch, diffusers };
-template <>
-inline constexpr std::array enum_names<EmaKind> = {"ema_pytorch", "diffusers"};
+D2_ENUM(EmaKind, ema_pytorch, diffusers);
 
 /// How the first matrix of a low-rank adapter begins; the second is zero.
-enum class LoraInit { gaussian, kaiming };
-template <>
-inline constexpr std::array enum_names<LoraInit> = {"gaussian", "kaiming"};
+D2_ENUM(LoraInit, gaussian, kaiming);
 
 /// Types that a frozen network may be held in.
-enum class FrozenDtype { fp32, bf16, fp16 };
-template <>
-inline constexpr std::array enum_names<FrozenDtype> = {"fp32", "bf16", "fp16"};
+D2_ENUM(FrozenDtype, fp32, bf16, fp16);
 
 /// Types in which gradients are added up over processes.
-enum class ReduceDtype { fp32, bf16 };
-template <>
-inline constexpr std::array enum_names<ReduceDtype> = {"fp32", "bf16"};
+D2_ENUM(ReduceDtype, fp32, bf16);
 
 /// Types of what is trained: moments and averages are float32 too.
-enum class TrainableDtype { fp32 };
-template <>
-inline constexpr std::array enum_names<TrainableDtype> = {"fp32"};
+D2_ENUM(TrainableDtype, fp32);
 
 /// Arithmetic of matrix products and convolutions; weights, gradients, moments and averages are
 /// float32 in any case.
-enum class MixedPrecision { no, fp16, bf16 };
-template <>
-inline constexpr std::array enum_names<MixedPrecision> = {"no", "fp16", "bf16"};
+D2_ENUM(MixedPrecision, no, fp16, bf16);
 
 /// Where float32 on an NVIDIA GPU is TF32.
-enum class Tf32 { no, convolutions, all };
-template <>
-inline constexpr std::array enum_names<Tf32> = {"no", "convolutions", "all"};
+D2_ENUM(Tf32, no, convolutions, all);
 
 /// What a run does after too many updates that had to be skipped.
-enum class NonFiniteAction { stop, roll_back };
-template <>
-inline constexpr std::array enum_names<NonFiniteAction> = {"stop", "roll_back"};
+D2_ENUM(NonFiniteAction, stop, roll_back);
 
 /// Red, green and blue, 0 to 255; in JSON "white", "black" or a list of three.
 struct Colour {
@@ -189,16 +177,14 @@ struct Limits {
   bool low_open = false;   ///< `low` itself is not allowed
   bool high_open = false;  ///< `high` itself is not allowed
   bool not_empty_ = false;
-  const char* empty_text = nullptr;  ///< what to say of an empty list
-  size_t most = 0;                   ///< entries of a list at most; 0 is any
-  size_t least = 0;                  ///< entries of a list at least
-  bool false_is_null_ = false;       ///< false switches an optional value off, as null does
-  bool one_is_list_ = false;         ///< a single value is a list of one
+  size_t most = 0;              ///< entries of a list at most; 0 is any
+  size_t least = 0;             ///< entries of a list at least
+  bool false_is_null_ = false;  ///< false switches an optional value off, as null does
+  bool one_is_list_ = false;    ///< a single value is a list of one
   bool fetched_ =
       false;  ///< a path of this machine, `http(s):`, `s3:`, `hf:` or `pipe:`; others cannot be read
-  size_t numbered_words = 0;           ///< an integer below it stands for the word of that index
-  const char* unknown_word = nullptr;  ///< the fault of another word, `{}` takes it; else a default
-  std::vector<std::string> words;      ///< the values that a string may have
+  size_t numbered_words = 0;        ///< an integer below it stands for the word of that index
+  std::vector<std::string> words;   ///< the values that a string may have
   bool placeholders_ = false;       ///< a target that may hold the placeholders of the kind of run
   const char* other_key = nullptr;  ///< a required value gives way to the value of this key ...
   bool other_given = false;         ///< ... which is given
@@ -212,9 +198,6 @@ struct Limits {
     return least = at_least, most = at_most, std::move(*this);
   }
   Limits not_empty() && { return not_empty_ = true, std::move(*this); }
-  Limits not_empty(const char* text) && {
-    return not_empty_ = true, empty_text = text, std::move(*this);
-  }
   Limits fetched() && { return fetched_ = true, std::move(*this); }
   Limits one_is_list() && { return one_is_list_ = true, std::move(*this); }
   Limits index_is_word(size_t count) && { return numbered_words = count, std::move(*this); }
@@ -222,7 +205,6 @@ struct Limits {
   Limits or_else(const char* key, bool is_given) && {
     return other_key = key, other_given = is_given, std::move(*this);
   }
-  Limits unknown(const char* text) && { return unknown_word = text, std::move(*this); }
 };
 
 inline Limits any_value() {

@@ -7,34 +7,11 @@
 #include <vector>
 
 #include "base/public_url.h"
-#include "base/python_format.h"
 #include "config/reading/json_text.h"
 
 namespace dalle2 {
-namespace {
 
-FormatValue example_of(PlaceholderType type) {
-  switch (type) {
-    case PlaceholderType::integer:
-      return int64_t{0};
-    case PlaceholderType::real:
-      return 0.0;
-    case PlaceholderType::text:
-      return std::string("train");
-    case PlaceholderType::list:
-      break;
-  }
-  return std::vector<double>{0.0};
-}
-
-}  // namespace
-
-std::optional<std::string> template_fault(const std::string& text,
-                                          std::span<const Placeholder> known) {
-  FormatFields examples;
-  for (const Placeholder& placeholder : known) {
-    examples.emplace_back(placeholder.name, example_of(placeholder.type));
-  }
+std::optional<std::string> template_fault(const std::string& text, const FormatFields& examples) {
   if (auto fault = python_format_fault(text, examples)) return fault;
   return folder_fault(text);
 }

@@ -135,9 +135,7 @@ struct TagTraits<LoadConfig> {
   static constexpr const char* doc = "Kind of loader; null or absent loads nothing.";
 };
 
-enum class SaveType { checkpoint, model, lora };
-template <>
-inline constexpr std::array enum_names<SaveType> = {"checkpoint", "model", "lora"};
+D2_ENUM(SaveType, checkpoint, model, lora);
 
 struct SaveTargets {
   std::optional<std::string> save_latest_to, save_best_to, save_meta_to;  // false and null: off
@@ -390,15 +388,9 @@ struct TrackerConfig {
         overwrite_data_path,
         "Without `auto_resume`: rename the folder of a run that is in `data_path`, and begin a new "
         "run. If false, such a start is refused.");
-    D2_REQUIRED(log,
-                "Where records and pictures go; `{}` for the console.",
-                any_value().not_empty("at least one logger is needed, `{}` for the console"));
+    D2_REQUIRED(log, "Where records and pictures go; `{}` for the console.", not_empty());
     D2_FIELD(load, "The checkpoint to start from; null for none.");
-    D2_REQUIRED(save,
-                "Where checkpoints go.",
-                any_value()
-                    .not_empty("`savers` must be set: give at least one saver, got none")
-                    .one_is_list());
+    D2_REQUIRED(save, "Where checkpoints go.", not_empty().one_is_list());
     D2_FIELD(
         keep_last,
         "Older checkpoints that are kept in `data_path/snapshots`, besides the one with the lowest "

@@ -73,9 +73,9 @@ struct TimestepSamplingConfig {
       "0 gives the noisiest ones, as in diffusers.";
 
   TimestepScheme scheme = TimestepScheme::uniform;
-  std::optional<double> logit_mean = 0.0;
-  std::optional<double> logit_std = 1.0;
-  std::optional<double> mode_scale = 1.29;
+  double logit_mean = 0.0;
+  double logit_std = 1.0;
+  double mode_scale = 1.29;
 
   void fields(auto& f) {
     D2_FIELD(scheme,
@@ -88,16 +88,6 @@ struct TimestepSamplingConfig {
         mode_scale,
         "Strength of `mode`: above 0 prefers the middle timesteps, below 0 the ends; from -1 to "
         "1.75 the map from v to u is monotonic.");
-    const auto needs = [&](const char* key, bool given, TimestepScheme of, const char* good) {
-      f.check(scheme != of || given,
-              key,
-              std::string("must be a number with scheme \"") +
-                  enum_names<TimestepScheme>[static_cast<size_t>(of)] +
-                  "\", got null; the default is " + good);
-    };
-    needs("logit_mean", logit_mean.has_value(), TimestepScheme::logit_normal, "0");
-    needs("logit_std", logit_std.has_value(), TimestepScheme::logit_normal, "1");
-    needs("mode_scale", mode_scale.has_value(), TimestepScheme::mode, "1.29");
   }
 };
 
@@ -355,13 +345,14 @@ struct AdaptersConfig {
   }
 };
 
-/// What the names of checkpoints may hold in a run over shards.
-inline constexpr std::array kShardPlaceholders = {
-    Placeholder{"epoch", PlaceholderType::integer},
-    Placeholder{"sample", PlaceholderType::integer},
-    Placeholder{"next_task", PlaceholderType::text},
-    Placeholder{"validation_losses", PlaceholderType::list},
-    Placeholder{"samples_seen", PlaceholderType::integer}};
+/// What the names of checkpoints may hold in a run over shards, with examples.
+inline FormatFields shard_placeholders() {
+  return {{"epoch", int64_t{0}},
+          {"sample", int64_t{0}},
+          {"next_task", std::string("train")},
+          {"validation_losses", std::vector<double>{0.0}},
+          {"samples_seen", int64_t{0}}};
+}
 
 /// What a loop over shards asks.
 struct ShardLoopConfig {

@@ -117,25 +117,19 @@ void check_savers(const SharedTrainConfig& train, const TrackerConfig& tracker, 
   }
 }
 
-std::optional<std::string> dream_fault(Objective objective) {
-  if (objective == Objective::eps) return std::nullopt;
-  return objective == Objective::v ? "DREAM has not been implemented for v-prediction"
-                                   : "Unknown prediction type sample";
-}
-
 void check_dream(const DreamConfig& dream,
                  Objective objective,
                  const NetworkName& network,
                  Faults& faults) {
-  if (!dream.enabled) return;
-  const std::optional<std::string> fault = dream_fault(objective);
-  if (!fault) return;
+  if (!dream.enabled || objective == Objective::eps) return;
+  const bool is_v = objective == Objective::v;
   faults.error("/train/dream/enabled",
                fmt::format("{}: {} predicts {}; set predict_v and predict_x_start of the {} to "
                            "false for it, or dream.enabled to false",
-                           *fault,
+                           is_v ? "DREAM has not been implemented for v-prediction"
+                                : "Unknown prediction type sample",
                            network.name,
-                           objective == Objective::v ? "v" : "the clean " + network.sample,
+                           is_v ? "v" : "the clean " + network.sample,
                            network.section));
 }
 

@@ -37,9 +37,6 @@ void check_train_rules(const Config& config, Faults& faults) {
   if (!faults.has_error_under("/tracker")) check_savers(config.train, config.tracker, faults);
 }
 
-/// Why DREAM cannot train a model with this objective; none for noise prediction.
-std::optional<std::string> dream_fault(Objective objective);
-
 /// Which network of a run a fault is about.
 struct NetworkName {
   std::string name;     ///< "unet 1"

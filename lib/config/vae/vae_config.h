@@ -12,13 +12,9 @@
 namespace dalle2 {
 
 /// Whose VQGanVAE a network is: names in files, quantiser and losses follow from it.
-enum class VaeKind { muse, dalle2 };
-template <>
-inline constexpr std::array enum_names<VaeKind> = {"muse", "dalle2"};
+D2_ENUM(VaeKind, muse, dalle2);
 
-enum class VaeNetworkType { resnet, vit };
-template <>
-inline constexpr std::array enum_names<VaeNetworkType> = {"resnet", "vit"};
+D2_ENUM(VaeNetworkType, resnet, vit);
 
 struct LookupFreeConfig {
   static constexpr const char* kDoc = "Arguments of lookup-free quantisation (Yu et al. 2023).";

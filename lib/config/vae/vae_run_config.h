@@ -125,10 +125,9 @@ struct VaeTrainConfig : OptimizerConfig<Single>, SharedTrainConfig, VaeOnlyTrain
 struct TrainVaeConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains a VQGAN-VAE.";
   static constexpr const char* kKind = "vae";
-  static constexpr std::array kPlaceholders = {
-      Placeholder{"epoch", PlaceholderType::integer},
-      Placeholder{"step", PlaceholderType::integer},
-      Placeholder{"samples_seen", PlaceholderType::integer}};
+  static FormatFields placeholders() {
+    return {{"epoch", int64_t{0}}, {"step", int64_t{0}}, {"samples_seen", int64_t{0}}};
+  }
 
   VaeConfig vae;
   VaeDataConfig data;
