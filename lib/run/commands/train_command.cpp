@@ -234,7 +234,7 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
 ExitCode dry_run(const TrainCommand& command, const LoadedRun& loaded) {
   uninstall_stop_signals();  // there is nothing to save
   // LibTorch asks at its first convolution, and never again, whether it has CUDA: load that before any network is tried.
-  if (loaded.train->device != "cpu") cuda_library();
+  if (loaded.train->device != "cpu") cuda_fault();
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   World world;
   world.local_size = static_cast<int>(command.processes);
@@ -259,7 +259,7 @@ std::string program_version_text(const std::string& device) {
   return fmt::format("dalle2-train {} (LibTorch {})\n  {}\n  {}, {}\n  {}\n  compiled by {}",
                      program_version(),
                      TORCH_VERSION,
-                     device == "cpu" ? "CPU" : cuda_library_text(cuda_library()),
+                     device == "cpu" ? "CPU" : cuda_text(),
                      base_library_versions(),
                      net_library_versions(),
                      io_library_versions(),

@@ -39,39 +39,30 @@ std::filesystem::path folder_of_libtorch() {
 
 }  // namespace
 
-CudaLibrary load_cuda_library(const std::filesystem::path& folder, bool has_driver) {
-  using State = CudaLibrary::State;
-  CudaLibrary library;
-  library.path = folder / "libtorch_cuda.so";
+std::string load_cuda_library(const std::filesystem::path& folder, bool has_driver) {
+  const std::filesystem::path path = folder / "libtorch_cuda.so";
   std::error_code ignored;
-  if (!std::filesystem::exists(library.path, ignored)) return library;
-  if (!has_driver) {
-    library.state = State::no_driver;
-  } else if (dlopen(library.path.c_str(), RTLD_LAZY | RTLD_GLOBAL) != nullptr) {
-    library.state = State::loaded;
-  } else {
-    library.state = State::failed;
-    library.fault = dlerror();
+  if (!std::filesystem::exists(path, ignored)) {
+    return fmt::format("this LibTorch is only for the CPU, without CUDA ({} is absent)",
+                       path.string());
   }
-  return library;
+  if (!has_driver) return "this machine has no NVIDIA driver (libcuda.so.1)";
+  if (dlopen(path.c_str(), RTLD_LAZY | RTLD_GLOBAL) != nullptr) return "";
+  const std::string fault = dlerror();
+  log_warning(
+      "train",
+      "there is a GPU driver, but the CUDA part of LibTorch cannot be loaded: {}\n  A LibTorch "
+      "that was installed for the CPU lacks NVIDIA's libraries: pip install torch=={} beside "
+      "this program, or build it with scripts/build.sh --cuda.",
+      fault,
+      TORCH_VERSION);
+  return "the CUDA part of LibTorch cannot be loaded: " + fault;
 }
 
-const CudaLibrary& cuda_library() {
-  static const CudaLibrary library = [] {
-    CudaLibrary found =
-        load_cuda_library(folder_of_libtorch(), dlopen("libcuda.so.1", RTLD_LAZY) != nullptr);
-    if (found.state == CudaLibrary::State::failed) {
-      log_warning(
-          "train",
-          "there is a GPU driver, but the CUDA part of LibTorch cannot be loaded: {}\n  A LibTorch "
-          "that was installed for the CPU lacks NVIDIA's libraries: pip install torch=={} beside "
-          "this program, or build it with scripts/build.sh --cuda.",
-          found.fault,
-          TORCH_VERSION);
-    }
-    return found;
-  }();
-  return library;
+const std::string& cuda_fault() {
+  static const std::string fault =
+      load_cuda_library(folder_of_libtorch(), dlopen("libcuda.so.1", RTLD_LAZY) != nullptr);
+  return fault;
 }
 
 std::string gpu_uuid(int number) {
@@ -93,18 +84,8 @@ std::string gpu_uuid(int number) {
   return text;
 }
 
-std::string cuda_library_text(const CudaLibrary& library) {
-  switch (library.state) {
-    case CudaLibrary::State::absent:
-      return fmt::format("this LibTorch is only for the CPU, without CUDA ({} is absent)",
-                         library.path.string());
-    case CudaLibrary::State::no_driver:
-      return "this machine has no NVIDIA driver (libcuda.so.1)";
-    case CudaLibrary::State::failed:
-      return "the CUDA part of LibTorch cannot be loaded: " + library.fault;
-    case CudaLibrary::State::loaded:
-      break;
-  }
+std::string cuda_text() {
+  if (!cuda_fault().empty()) return cuda_fault();
   return at::hasCUDA() ? "CUDA can be used"
                        : "the NVIDIA driver shows no GPU (none, hidden by CUDA_VISIBLE_DEVICES, or "
                          "the driver is older than LibTorch's CUDA)";
@@ -121,7 +102,7 @@ at::Device choose_device(const std::string& name,
   if (const auto fault = device_fault(name)) throw ConfigError("{}: {}", pointer, *fault);
   if (stand_in()) return *stand_in();
   const int64_t number = name == "cuda" ? -1 : std::stoll(name.substr(name.find(':') + 1));
-  const CudaLibrary& library = cuda_library();  // before torch is asked
+  cuda_fault();  // before torch is asked
   if (torch::cuda::is_available()) {
     const auto count = static_cast<int64_t>(torch::cuda::device_count());
     if (number >= count) {
@@ -137,7 +118,7 @@ at::Device choose_device(const std::string& name,
     throw ConfigError("{}: \"{}\" was requested, but no CUDA device was found: {}\n  {}",
                       pointer,
                       name,
-                      cuda_library_text(library),
+                      cuda_text(),
                       pointer.starts_with("--") ? "Use " + pointer + " cpu, which is slower."
                                                 : "Set it to \"cpu\" to train on the CPU.");
   }
@@ -146,7 +127,7 @@ at::Device choose_device(const std::string& name,
         "train",
         "there is no usable GPU: {}. This runs on the CPU, although {} is \"{}\"; set it to "
         "\"cpu\" if that is what you want",
-        cuda_library_text(library),
+        cuda_text(),
         pointer,
         name);
   }

@@ -173,7 +173,7 @@ std::string splits_text(const ShardSurvey& survey, int64_t processes) {
 
 /// "cuda:0" if there is a usable GPU, else "cpu".
 std::string first_device() {
-  cuda_library();  // before torch is asked
+  cuda_fault();  // before torch is asked
   return torch::cuda::is_available() ? "cuda:0" : "cpu";
 }
 
