@@ -126,7 +126,7 @@ TEST_CASE("a prior of 1.8 becomes one of 1.15.6 that answers the same") {
   const Value file = file_of(*prior, "1.8.4", nullptr);
   const std::string config = write_config(folder, "prior", small_prior());
   const Value described = described_checkpoint(file, "prior.pth", {.config_path = config});
-  for (const Value& made :
+  for (const Value made :
        {described_checkpoint(file, "prior.pth", {.config_path = config, .to_last_version = true}),
         described_checkpoint(described, "described.pth", {.to_last_version = true})}) {
     CHECK(Cursor(made).at("version").as_string() == "1.15.6");
