@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -12,7 +13,9 @@
 #include <random>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "data/data_fixture.h"
 #include "data/in_parallel.h"

@@ -2,11 +2,14 @@
 #include "data/pictures/preprocess.h"
 
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "data/data_fixture.h"

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "data/shards/shards.h"
 
+#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/timer.h"
