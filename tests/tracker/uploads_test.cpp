@@ -309,8 +309,7 @@ TEST_CASE("a kill while a file is sent whole does not bring it back after the ne
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->is_on_disk = GENERATE(true, false);
-  if (!service->is_on_disk)
-    service->send_in_parts();  // of which the next process may know nothing
+  if (!service->is_on_disk) service->send_in_parts();  // of which the next process may know nothing
   service->hold(true);
   {
     Uploads uploads(folder.outbox, {service}, folder.on_error);
