@@ -84,7 +84,7 @@ std::string caption_of_json(const std::string& line,
   if (!parsed.is_right()) throw DataError("{}: {}", where, parsed.fault);
   const Json& object = parsed.value;
   const auto found = object.is_object() ? object.find(caption_key) : object.end();
-  if (!object.is_object() || found == object.end()) {
+  if (found == object.end()) {
     throw DataError("{}: expected an object with the key \"{}\", got {}",
                     where,
                     caption_key,
@@ -96,10 +96,6 @@ std::string caption_of_json(const std::string& line,
         "{}: expected a text as \"{}\", got {}", where, caption_key, found->type_name());
   }
   return found->get<std::string>();
-}
-
-bool is_picture_field(const std::string& field) {
-  return std::find(kPictureFields.begin(), kPictureFields.end(), field) != kPictureFields.end();
 }
 
 }  // namespace
@@ -201,7 +197,9 @@ void CaptionTable::add_tar(const std::string& path) {
     for (const auto& [stored, offset] : sample.members) {
       const std::string field = lower_case(stored);
       if (field == "txt") caption = read_tar_member(path, offset).content;
-      if (is_picture_field(field) && !row.picture_offset) row.picture_offset = offset;
+      if (std::count(kPictureFields.begin(), kPictureFields.end(), field) > 0 &&
+          !row.picture_offset)
+        row.picture_offset = offset;
     }
     add_row(std::move(row), caption);
   }

@@ -105,11 +105,10 @@ std::string no_field_text(const GroupedSample& sample, std::span<const char* con
 }
 
 const char* GroupedSample::picture_field() const {
-  const auto* const field =
-      std::find_if(kPictureFields.begin(), kPictureFields.end(), [this](const char* name) {
-        return fields.contains(name);
-      });
-  return field != kPictureFields.end() ? *field : nullptr;
+  for (const char* name : kPictureFields) {
+    if (fields.contains(name)) return name;
+  }
+  return nullptr;
 }
 
 const std::string* GroupedSample::picture() const {
