@@ -131,6 +131,14 @@ class Loop(EndToEnd):
         self.assertGreaterEqual(len(pictures), 8)
         self.assertTrue(all(picture.read_bytes()[:4] == b"\x89PNG" for picture in pictures))
 
+    def test_each_start_writes_a_file_of_events_for_tensorboard(self):
+        for epochs in (1, 2):
+            self.train(self.config(train={"epochs": epochs}, tracker={"log": {"log_type": "tensorboard", "auto_resume": True}}))
+            files = sorted(path for path in (self.dir / "out/tensorboard").iterdir() if "tfevents" in path.name)
+            self.assertGreaterEqual(len(files), epochs)
+            for name in (b"Unet 0 Training Loss", b"Unet 0 Validation Loss", b"Train Samples/0", b"Test Samples/captions", b"\x89PNG"):
+                self.assertIn(name, files[-1].read_bytes())
+
     def test_the_seed_alone_decides_the_bits(self):
         found = {}
         for name, sections in (("plain", {}), ("no threads", {"data": {"num_workers": 0}}), ("three threads", {"data": {"num_workers": 3}}),

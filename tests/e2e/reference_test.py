@@ -6,14 +6,21 @@ from harness import EndToEnd, needs_reference, run, run_reference
 
 LOAD = """
 import torch
-from judge import decoder_trainer
+from dalle2_pytorch.train_configs import TrainDecoderConfig
+from dalle2_pytorch.trainer import DecoderTrainer
 from safetensors.torch import load_file
 
 torch.set_num_threads(1)
 checkpoint = torch.load("out/checkpoint.pth", weights_only=True)
-trainer, decoder = decoder_trainer(checkpoint)
+config = TrainDecoderConfig(**checkpoint["config"])
+decoder, train = config.decoder.create(), config.train
+mask = train.unet_training_mask or [True] * len(decoder.unets)
+for i, trained in enumerate(mask):  # as its own script leaves them out
+    if not trained:
+        decoder.unets[i] = torch.nn.Identity()
+trainer = DecoderTrainer(decoder, lr=train.lr, wd=train.wd, warmup_steps=train.warmup_steps, max_grad_norm=train.max_grad_norm,
+                         use_ema=train.use_ema, ema_beta=train.ema_beta)
 trainer.load_state_dict(checkpoint, strict=True)
-mask = checkpoint["config"]["train"]["unet_training_mask"] or [True] * len(decoder.unets)
 trainer.save("again.pth", **{k: checkpoint[k] for k in ("epoch", "sample", "next_task", "validation_losses",
                                                         "samples_seen", "config")})
 model = torch.load("out/model.pth", weights_only=True)
