@@ -9,9 +9,10 @@ import torch
 from safetensors.numpy import save_file
 
 
-def folder_and_options(name, description, seed=0, cases=None, kept=None):
+def folder_and_options(name, description, seed=0, cases=None, kept=None, flag=None):
     """The folder OUT/`name`, made if need be, and the options --out, --seed, --all and, if there is a usual number, --cases.
 
+    @param flag name and help of an option of one's own
     @param kept which of the cases lie in the repository: `options.kept` is that, or None if all are to be written
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -20,6 +21,8 @@ def folder_and_options(name, description, seed=0, cases=None, kept=None):
     parser.add_argument("--all", action="store_true", help="write every case, not only those that lie in the repository")
     if cases is not None:
         parser.add_argument("--cases", type=int, help=f"write this many cases, from the first on (--all: {cases})")
+    if flag:
+        parser.add_argument(flag[0], action="store_true", help=flag[1])
     options = parser.parse_args()
     if cases is not None:
         options.all |= options.cases is not None

@@ -7,10 +7,8 @@ and in the metadata under "json" the plain values by their path. Rebuilds equal 
     python tests/parity/make_checkpoints.py --seed 0 --out tests/parity/fixtures
     python tests/parity/make_checkpoints.py --big --out /tmp/big    # a whole DecoderTrainer checkpoint
 """
-import argparse
 import collections
 import json
-import os
 import warnings
 
 warnings.filterwarnings("ignore")
@@ -19,6 +17,8 @@ import numpy as np
 import torch
 from packaging.version import Version
 from safetensors.torch import save_file
+
+from case_files import folder_and_options
 
 
 def flatten(value, path, tensors, plain):
@@ -35,14 +35,14 @@ def flatten(value, path, tensors, plain):
 
 
 def save_case(folder, name, checkpoint, legacy=False):
-    torch.save(checkpoint, os.path.join(folder, name + ".pth"),
-               _use_new_zipfile_serialization=not legacy)
+    torch.save(checkpoint, folder / f"{name}.pth", _use_new_zipfile_serialization=not legacy)
+    save_expected(folder, name, checkpoint)
+
+
+def save_expected(folder, name, checkpoint):
     tensors, plain = {}, {}
     flatten(checkpoint, "", tensors, plain)
-    tensors = {key: value for key, value in tensors.items()
-               if value.dtype not in (torch.complex128,)}
-    save_file(tensors, os.path.join(folder, name + ".expected.safetensors"),
-              metadata={"json": json.dumps(plain, sort_keys=True)})
+    save_file(tensors, folder / f"{name}.expected.safetensors", metadata={"json": json.dumps(plain, sort_keys=True)})
 
 
 def every_kind():
@@ -97,32 +97,22 @@ def trimmed(checkpoint, count=24):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "fixtures"))
-    parser.add_argument("--big", action="store_true", help="the trainer's checkpoint as it is, too")
-    options = parser.parse_args()
-    folder = os.path.join(options.out, "checkpoints")
-    os.makedirs(folder, exist_ok=True)
+    folder, options = folder_and_options("checkpoints", __doc__, flag=("--big", "the trainer's checkpoint as it is, too"))
     torch.manual_seed(options.seed)
     np.random.seed(options.seed)
     save_case(folder, "kinds", every_kind())
-    save_case(folder, "legacy", collections.OrderedDict(
-        (key, value) for key, value in every_kind().items()), legacy=True)
+    save_case(folder, "legacy", every_kind(), legacy=True)
     save_case(folder, "model", model_file())
 
     trainer = tiny_trainer()
-    whole = os.path.join(folder, "trainer_whole.pth")
+    whole = folder / "trainer_whole.pth"
     trainer.save(whole, epoch=1, sample=64, next_task="train", samples_seen=64,
                  validation_losses=[torch.tensor(0.5)], config={"decoder": {"timesteps": 4}})
     checkpoint = torch.load(whole, weights_only=True)
     if options.big:
-        tensors, plain = {}, {}
-        flatten(checkpoint, "", tensors, plain)
-        save_file(tensors, os.path.join(folder, "trainer_whole.expected.safetensors"),
-                  metadata={"json": json.dumps(plain, sort_keys=True)})
+        save_expected(folder, "trainer_whole", checkpoint)
     else:
-        os.remove(whole)
+        whole.unlink()
     save_case(folder, "trainer", trimmed(checkpoint))
 
 

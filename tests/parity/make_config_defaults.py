@@ -5,27 +5,14 @@ Writes OUT/defaults.json (the dump of a minimal config, the signatures of Unet, 
 trainer), OUT/coercions.json (what becomes of a value in a field of each type) and OUT/betas.json
 (the noise schedules). Needs dalle2-pytorch 1.15.6. The seed adds random values to the table.
 """
-
 import inspect
 import json
 import random
 
 import torch
-from dalle2_pytorch.dalle2_pytorch import (
-    Decoder,
-    Unet,
-    cosine_beta_schedule,
-    linear_beta_schedule,
-    quadratic_beta_schedule,
-    sigmoid_beta_schedule,
-)
-from dalle2_pytorch.train_configs import (
-    AdapterConfig,
-    TrainDecoderConfig,
-    TrackerLoadConfig,
-    TrackerLogConfig,
-    TrackerSaveConfig,
-)
+from dalle2_pytorch.dalle2_pytorch import (Decoder, Unet, cosine_beta_schedule, linear_beta_schedule, quadratic_beta_schedule,
+                                           sigmoid_beta_schedule)
+from dalle2_pytorch.train_configs import AdapterConfig, TrainDecoderConfig, TrackerLoadConfig, TrackerLogConfig, TrackerSaveConfig
 from dalle2_pytorch.trainer import DecoderTrainer
 from ema_pytorch import EMA
 from pydantic import ValidationError
@@ -41,17 +28,10 @@ MINIMAL = {
 }
 
 # One field of each type the reference has.
-FIELDS = {
-    "int": "/train/epochs",
-    "float": "/train/ema_beta",
-    "bool": "/train/use_ema",
-    "str": "/train/device",
-    "optional_int": "/train/epoch_samples",
-    "one_or_many_float": "/train/cond_scale",
-    "one_or_many_bool": "/decoder/learned_variance",
-    "list_int": "/decoder/unets/0/dim_mults",
-    "optional_list_str": "/decoder/beta_schedule",
-}
+FIELDS = {"int": "/train/epochs", "float": "/train/ema_beta", "bool": "/train/use_ema", "str": "/train/device",
+          "optional_int": "/train/epoch_samples", "one_or_many_float": "/train/cond_scale",
+          "one_or_many_bool": "/decoder/learned_variance", "list_int": "/decoder/unets/0/dim_mults",
+          "optional_list_str": "/decoder/beta_schedule"}
 
 SCALARS = [
     3, 1, 0, 8.0, 8.5, 1e6, 25e7, 0.5, 1e-4, True, False, None, "3", " 3 ", "3.0", "3.5", "1_000", "+3",
@@ -62,11 +42,8 @@ SCALARS = [
 
 def signature(cls, skip):
     parameters = inspect.signature(cls.__init__).parameters
-    return {
-        name: None if p.default is inspect.Parameter.empty else p.default
-        for name, p in parameters.items()
-        if name not in skip and p.kind is not inspect.Parameter.VAR_KEYWORD
-    }
+    return {name: None if p.default is inspect.Parameter.empty else p.default for name, p in parameters.items()
+            if name not in skip and p.kind is not inspect.Parameter.VAR_KEYWORD}
 
 
 def defaults():
@@ -79,29 +56,21 @@ def defaults():
         "save": TrackerSaveConfig().model_dump(),
         "unet_arguments": signature(Unet, ("self",)),
         "decoder_arguments": signature(Decoder, ("self", "unet", "vae")),
-        "trainer_arguments": signature(
-            DecoderTrainer, ("self", "decoder", "accelerator", "dataloaders", "use_ema")
-        ),
+        "trainer_arguments": signature(DecoderTrainer, ("self", "decoder", "accelerator", "dataloaders", "use_ema")),
         "ema_arguments": signature(EMA, ("self", "model", "ema_model", "beta")),
     }
 
 
-def set_at(config, pointer, value):
-    *path, last = pointer[1:].split("/")
-    for part in path:
-        config = config[int(part) if part.isdigit() else part]
-    config[last] = value
-
-
 def get_at(config, pointer):
-    for part in pointer[1:].split("/"):
+    for part in filter(None, pointer.split("/")):
         config = config[int(part) if part.isdigit() else part]
     return config
 
 
 def coerce(pointer, value):
     config = json.loads(json.dumps(MINIMAL))
-    set_at(config, pointer, value)
+    place, _, last = pointer.rpartition("/")
+    get_at(config, place)[last] = value
     try:
         return {"accepted": True, "result": get_at(TrainDecoderConfig(**config).model_dump(), pointer)}
     except ValidationError:

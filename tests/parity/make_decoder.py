@@ -280,6 +280,17 @@ def train_step(decoder, d, number, r, tensors):
     return loss
 
 
+def record_of(decoder, number, draws, masks):
+    """All that was drawn in a training step of a stage, by its name."""
+    record, coins = draws.record, list(draws.coins)
+    conditioner = decoder.lowres_conds[number - 1]
+    if conditioner is not None and conditioner.use_blur:
+        record["blur"] = np.array(coins.pop(0) < conditioner.blur_prob)
+    record["self_condition"] = np.array(bool(coins) and coins[0] < 0.5)
+    record["image_keep"], record["text_keep"] = masks[-2], masks[-1]
+    return record
+
+
 def one_train_step(decoder, d, number, r, tensors):
     """@return the loss and a row of digests a parameter; the draws go to `tensors`"""
     draws = Draws(r)
@@ -289,15 +300,8 @@ def one_train_step(decoder, d, number, r, tensors):
         loss, lowres = decoder(image, image_embed=embed, text_encodings=text, unet_number=number,
                                return_lowres_cond_image=True)
     loss.backward()
-    record, coins = draws.record, list(draws.coins)
-    conditioner = decoder.lowres_conds[number - 1]
-    if conditioner is not None and conditioner.use_blur:
-        record["blur"] = np.array(coins.pop(0) < conditioner.blur_prob)
-    record["self_condition"] = np.array(bool(coins) and coins[0] < 0.5)
-    record["image_keep"], record["text_keep"] = masks[-2], masks[-1]
     prefix = f"stage{number}."
-    for name, value in record.items():
-        tensors[f"{prefix}draw.{name}"] = value
+    tensors.update({f"{prefix}draw.{name}": value for name, value in record_of(decoder, number, draws, masks).items()})
     if lowres is not None:
         tensors[prefix + "lowres"] = digest(lowres)
     parameters = list(decoder.unets[number - 1].parameters())
@@ -331,15 +335,30 @@ def sample_with_noise(decoder, d, s):
     return drawn, noise
 
 
+EXTRA = ("text_length", "image_margin")  # of a case, no keys of a decoder
+
+
+def draw_extra(r, d):
+    """@return the decoder's section without them"""
+    own = dict(d)
+    d["text_length"] = r.randint(2, 7) if any(u.get("cond_on_text_encodings") for u in d["unets"]) else None
+    d["image_margin"] = r.choice((0, 4))
+    return own
+
+
+def case_of(seed, d, own, tensors, **more):
+    """@return tensors in float32, but for what was drawn, and metadata"""
+    kept = {name: value.astype(np.float32) if value.dtype == np.float64 and ".draw." not in name else value for name, value in tensors.items()}
+    return kept, {"seed": seed, "decoder": own, "batch": BATCH, **more, **{k: d[k] for k in EXTRA}}
+
+
 def make_case(seed):
     """@return tensors and metadata, or None for a configuration the reference itself has no numbers for"""
     r = random.Random(seed)
     torch.manual_seed(seed)
     d = draw_decoder(r)
-    d["text_length"] = r.randint(2, 7) if any(u.get("cond_on_text_encodings") for u in d["unets"]) else None
-    d["image_margin"] = r.choice((0, 4))
-    extra = ("text_length", "image_margin")
-    decoder = build({k: v for k, v in d.items() if k not in extra})
+    own = draw_extra(r, d)
+    decoder = build(own)
     decoder.train()
     tensors = {}
     losses = [train_step(decoder, d, n, r, tensors) for n in range(1, len(d["unets"]) + 1)]
@@ -355,12 +374,7 @@ def make_case(seed):
     # A learned variance's bound overflows in the reference where the raw fraction is large.
     if not all(np.isfinite(value).all() for value in tensors.values()) or not np.isfinite(losses).all():
         return None
-    meta = {"seed": seed, "decoder": {k: v for k, v in d.items() if k not in extra}, "batch": BATCH,
-            "sampling": sampling, "sample_noise": noise, **{k: d[k] for k in extra}}
-    for name, value in tensors.items():
-        if value.dtype == np.float64 and ".draw." not in name:
-            tensors[name] = value.astype(np.float32)
-    return tensors, meta
+    return case_of(seed, d, own, tensors, sampling=sampling, sample_noise=noise)
 
 
 # What lies in the repository, by the numbers of the cases and of their draws: all options, and most pairs of those that meet in a loss or a loop.

@@ -180,8 +180,6 @@ def main():
                 tensors[f"{number}.stylegan.classes"] = stylegan(images, no_output_bias=True).contiguous()
     write_case(folder, "expected", tensors, {"sizes": sizes, "counts": [len(images) for images in shown]})
 
-    write_case(folder, "expected", tensors, {"sizes": sizes, "counts": [len(images) for images in shown]})
-
     encoder, encoded = Encoder(generator), {}
     script(encoder, folder / "encoder.pt")
     mean, std = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1), torch.tensor([0.2, 0.3, 0.4]).view(3, 1, 1)

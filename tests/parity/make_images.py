@@ -8,7 +8,6 @@ picture, then a part of it, resized. Needs Pillow 13.0.0 and numpy.
 """
 import io
 import json
-import os
 import struct
 import zlib
 
@@ -53,14 +52,8 @@ def png_file(samples, depth, colour_type, interlace=False, palette=None, transpa
     def chunk(name, data):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    if interlace:
-        data = b""
-        for x0, y0, dx, dy in ADAM7:
-            part = samples[y0::dy, x0::dx]
-            if part.size:
-                data += rows(part)
-    else:
-        data = rows(samples)
+    parts = [samples[y0::dy, x0::dx] for x0, y0, dx, dy in ADAM7] if interlace else [samples]
+    data = b"".join(rows(part) for part in parts if part.size)
     file = b"\x89PNG\r\n\x1a\n"
     file += chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, int(interlace)))
     if palette is not None:
@@ -157,8 +150,7 @@ def oriented_cases(rng, folder):
 
     cases, expected = [], []
     for name, content in encoded():
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(content)
+        (folder / name).write_bytes(content)
         rgb = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB"))
         cases.append({"file": name, "width": rgb.shape[1], "height": rgb.shape[0]})
         expected.append(rgb.reshape(-1))
@@ -202,17 +194,13 @@ def webps(rng, size):
 
 
 def decode_cases(rng, more_rng, folder):
-    def size():
+    def size(rng=rng):
         return int(rng.integers(1, 49)), int(rng.integers(1, 41))
 
-    def more_size():
-        return int(more_rng.integers(1, 49)), int(more_rng.integers(1, 41))
-
     cases, expected = [], []
-    files = [*jpegs(rng, size), *pngs(rng, size), *webps(rng, size), *more_jpegs(more_rng, more_size)]
+    files = [*jpegs(rng, size), *pngs(rng, size), *webps(rng, size), *more_jpegs(more_rng, lambda: size(more_rng))]
     for name, content in files:
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(content)
+        (folder / name).write_bytes(content)
         image = Image.open(io.BytesIO(content))
         try:
             image.load()

@@ -134,10 +134,7 @@ def make_case(seed):
     d["predict_x_start_for_latent_diffusion"] = r.random() < 0.4
     if not draw_latents(r, d):
         return None
-    d["text_length"] = r.randint(2, 7) if any(u.get("cond_on_text_encodings") for u in d["unets"]) else None
-    d["image_margin"] = r.choice((0, 4))
-    extra = ("text_length", "image_margin")
-    own = {k: v for k, v in d.items() if k not in extra}
+    own = make_decoder.draw_extra(r, d)
     decoder = build(own)
     decoder.train()
     tensors = {}
@@ -167,12 +164,7 @@ def make_case(seed):
         if isinstance(vae, vqgan_vae.VQGanVAE):
             tensors[f"codebook{number}"] = vae.vq._codebook.embed.numpy().astype(np.float32)
     own["vae"] = [vae and {"checkpoint": "vae.pt", "model": vae} for vae in own["vae"]]
-    meta = {"seed": seed, "decoder": own, "batch": make_decoder.BATCH, "sampling": sampling, "sample_noise": noise,
-            "names": sorted(decoder.state_dict()), **{k: d[k] for k in extra}}
-    for name, value in tensors.items():
-        if value.dtype == np.float64 and ".draw." not in name:
-            tensors[name] = value.astype(np.float32)
-    return tensors, meta
+    return make_decoder.case_of(seed, d, own, tensors, sampling=sampling, sample_noise=noise, names=sorted(decoder.state_dict()))
 
 
 # What lies in the repository, by the numbers of the cases and of their draws: both kinds of VAEs before the first unet and before the second.

@@ -26,7 +26,6 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FP16_SCALE = 128.0
 MOST_LOSS_NOISE, MOST_GRAD_NOISE = 0.03, 0.2
 NUDGES = range(1, 9)  # gradients that cancel stand still in most of them, and move far in one of ten
-BATCH = cases.BATCH
 
 
 def train_step(decoder, d, number, r, dtype=None):
@@ -38,15 +37,8 @@ def train_step(decoder, d, number, r, dtype=None):
         loss = decoder(image, image_embed=embed, text_encodings=text, unet_number=number)
     scale = FP16_SCALE if dtype == torch.float16 else 1.0
     (loss * scale).backward()
-    record, coins = draws.record, list(draws.coins)
-    conditioner = decoder.lowres_conds[number - 1]
-    if conditioner is not None and conditioner.use_blur:
-        record["blur"] = np.array(coins.pop(0) < conditioner.blur_prob)
-    record["self_condition"] = np.array(bool(coins) and coins[0] < 0.5)
-    record["image_keep"], record["text_keep"] = masks[-2], masks[-1]
-    parameters = list(decoder.unets[number - 1].parameters())
-    rows = [digest(torch.zeros(1) if p.grad is None else p.grad / scale) for p in parameters]
-    return loss.item(), np.stack(rows), record
+    rows = [digest(torch.zeros(1) if p.grad is None else p.grad / scale) for p in decoder.unets[number - 1].parameters()]
+    return loss.item(), np.stack(rows), cases.record_of(decoder, number, draws, masks)
 
 
 def make_case(seed):
@@ -56,10 +48,8 @@ def make_case(seed):
     d = cases.draw_decoder(r)
     # A blur is what the reference's autocast rounds to half and we do not: see docs/parity.md.
     d.update(blur_prob=0.0, use_dynamic_thres=False)
-    d["text_length"] = r.randint(2, 7) if any(u.get("cond_on_text_encodings") for u in d["unets"]) else None
-    d["image_margin"] = r.choice((0, 4))
-    extra = ("text_length", "image_margin")
-    decoder = cases.build({k: v for k, v in d.items() if k not in extra})
+    own = cases.draw_extra(r, d)
+    decoder = cases.build(own)
     decoder.train()
     tensors, compared = {}, 0
     for number in range(1, len(d["unets"]) + 1):
@@ -89,11 +79,7 @@ def make_case(seed):
         r.setstate(end)
     if compared == 0 or not all(np.isfinite(value).all() for value in tensors.values()):
         return None
-    tensors = {name: value.astype(np.float32) if value.dtype == np.float64 and ".draw." not in name else value
-               for name, value in tensors.items()}
-    meta = {"seed": seed, "decoder": {k: v for k, v in d.items() if k not in extra}, "batch": BATCH,
-            **{k: d[k] for k in extra}}
-    return tensors, meta
+    return cases.case_of(seed, d, own, tensors)
 
 
 def make_scaler(seed):

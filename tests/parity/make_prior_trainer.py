@@ -6,7 +6,6 @@ averages, samples, and the checkpoints it writes in the middle.
 
 check_with_reference.py imports this file for its trainer and its way to play a run.
 """
-import contextlib
 import random
 import warnings
 
@@ -19,6 +18,7 @@ import make_prior
 from dalle2_pytorch.trainer import DiffusionPriorTrainer
 
 from case_files import folder_and_options, write_case
+from make_trainer import compact, fed, keep
 
 DIM, BATCH, TEXTS = 8, 5, 3
 PRIOR = {"net": {"dim": DIM, "depth": 2, "dim_head": 4, "heads": 2, "max_text_len": 4, "ff_mult": 1,
@@ -48,30 +48,14 @@ def make_trainer(train):
     return DiffusionPriorTrainer(prior, **train)
 
 
-@contextlib.contextmanager
 def recorded(draws):
     """Appends all that a forward pass draws to `draws`, a dict of lists."""
     originals = dict(randint=torch.randint, randn_like=torch.randn_like, prob_mask_like=D.prob_mask_like)
-
-    def keep(name):
-        def call(*args, **kwargs):
-            value = originals[name](*args, **kwargs)
-            draws.setdefault(name, []).append(value)
-            return value
-        return call
-
-    with make_prior.patched(**{name: keep(name) for name in originals}):
-        yield
+    return make_prior.patched(**{name: keep(draws, name, function) for name, function in originals.items()})
 
 
 def given(inputs, max_batch_size):
-    """Feeds the draws of `inputs` (as recorded) to the forward passes of one event."""
-    size = max_batch_size or BATCH
-    queues = {k: list(inputs[k].split(size)) for k in ("times", "noise")}
-    masks = [m for pair in zip(inputs["text_keep"].split(size), inputs["image_keep"].split(size)) for m in pair]
-    return make_prior.patched(randint=lambda *a, **k: queues["times"].pop(0),
-                              randn_like=lambda *a, **k: queues["noise"].pop(0),
-                              prob_mask_like=lambda *a, **k: masks.pop(0))
+    return fed(inputs, max_batch_size or BATCH, ("text_keep", "image_keep"))
 
 
 def loss_of(trainer, inputs, max_batch_size):
@@ -86,16 +70,6 @@ def draw_inputs():
     encodings[1, 2:] = 0.0
     return {"image_embeds": unit(torch.randn(BATCH, DIM)), "text_embeds": unit(torch.randn(BATCH, DIM)),
             "text_encodings": encodings}
-
-
-def compact(state, prefix):
-    """Up to eight elements of every tensor, evenly spread, and its mean absolute value."""
-    out = {}
-    for name, tensor in state.items():
-        flat = tensor.detach().flatten()
-        stride = max(1, flat.numel() // 8)
-        out[f"{prefix}{name}"] = torch.cat([flat[::stride][:8], flat.abs().mean()[None]]).clone()
-    return out
 
 
 def samples(trainer, inputs):

@@ -9,7 +9,6 @@ such a weight is drawn anew.
 
 check_with_reference.py imports this file for its decoder, its trainer and its way to play a run.
 """
-import contextlib
 import json
 import random
 import warnings
@@ -24,6 +23,7 @@ from dalle2_pytorch.train_configs import DecoderConfig
 from dalle2_pytorch.trainer import DecoderTrainer
 
 from case_files import folder_and_options, write_case
+from make_prior import patched
 from waves import fill, nudge
 
 UNET = dict(dim=4, dim_mults=[1], cond_dim=4, image_embed_dim=8, attn_heads=1, attn_dim_head=4, resnet_groups=2,
@@ -76,43 +76,31 @@ def make_trainer(mask):
         ema_update_every=train["ema_update_every"])
 
 
-@contextlib.contextmanager
+def keep(draws, name, function):
+    """The function, whose results go into a list of `draws` too."""
+    def call(*args, **kwargs):
+        value = function(*args, **kwargs)
+        draws.setdefault(name, []).append(value)
+        return value
+    return call
+
+
 def recorded(draws):
     """Appends all that a forward pass draws to `draws`, a dict of lists."""
-    originals = torch.randint, torch.randn_like, D.prob_mask_like, random.random
-
-    def keep(name, function):
-        def call(*args, **kwargs):
-            value = function(*args, **kwargs)
-            draws.setdefault(name, []).append(value)
-            return value
-        return call
-
-    torch.randint = keep("times", originals[0])
-    torch.randn_like = keep("noise", originals[1])
-    D.prob_mask_like = keep("mask", originals[2])
-    random.random = keep("random", originals[3])
-    try:
-        yield
-    finally:
-        torch.randint, torch.randn_like, D.prob_mask_like, random.random = originals
+    return patched(randint=keep(draws, "times", torch.randint), randn_like=keep(draws, "noise", torch.randn_like),
+                   prob_mask_like=keep(draws, "mask", D.prob_mask_like), coin=keep(draws, "random", random.random))
 
 
-@contextlib.contextmanager
-def given(inputs, max_batch_size):
-    """Feeds the draws of `inputs` (as recorded) to the forward passes of one event."""
-    originals = torch.randint, torch.randn_like, D.prob_mask_like, random.random
-    size = max_batch_size or BATCH
+def fed(inputs, size, masks, **more):
+    """Feeds the draws of `inputs` (as recorded) to the forward passes of one event. @param masks names of them, in the order of a pass"""
     queues = {k: list(inputs[k].split(size)) for k in ("times", "noise")}
-    masks = [m for pair in zip(inputs["image_keep"].split(size), inputs["text_keep"].split(size)) for m in pair]
-    torch.randint = lambda *a, **k: queues["times"].pop(0)
-    torch.randn_like = lambda *a, **k: queues["noise"].pop(0)
-    D.prob_mask_like = lambda *a, **k: masks.pop(0)
-    random.random = lambda: 0.0 if inputs["blur"].item() else 1.0
-    try:
-        yield
-    finally:
-        torch.randint, torch.randn_like, D.prob_mask_like, random.random = originals
+    drops = [m for pair in zip(*(inputs[name].split(size) for name in masks)) for m in pair]
+    return patched(randint=lambda *a, **k: queues["times"].pop(0), randn_like=lambda *a, **k: queues["noise"].pop(0),
+                   prob_mask_like=lambda *a, **k: drops.pop(0), **more)
+
+
+def given(inputs, max_batch_size):
+    return fed(inputs, max_batch_size or BATCH, ("image_keep", "text_keep"), coin=lambda: 0.0 if inputs["blur"].item() else 1.0)
 
 
 def compact(state, prefix):
