@@ -150,6 +150,11 @@ class Latent(EndToEnd):
         done = self.train(self.config("pixels.json", data=data), check=2)
         self.assertIn("/data/latents_in_tar: needs a VAE before the first unet", done.stderr)
 
+    def test_encoding_ends_where_the_network_is_lost(self):
+        config = self.latent(data={"webdataset_base_url": f"http://127.0.0.1:{harness.free_port()}/{{}}.tar"})
+        done = run("shards", "encode", "--config", config, "--out", "encoded", cwd=self.dir, check=6, env={"DALLE2_NET_TIMEOUT": "1"})
+        self.assertEqual(done.stderr.count("The shard is skipped"), 2)
+
     def test_every_file_of_a_vae_will_do(self):
         results = self.base / "vae" / "results"
         run("convert", self.vae, "vae.safetensors", cwd=self.dir, check=0)

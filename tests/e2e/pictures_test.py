@@ -95,6 +95,13 @@ class Pictures(EndToEnd):
         values = harness.read_npy(self.dir / "drawn/samples.npy")[1]
         self.assertEqual([round(value) for value in (values[0], values[15], values[512], values[527])], [0, 1, 1, 0])  # red, then blue
 
+    def test_shards_make_warns_of_shards_among_the_pictures(self):
+        harness.write_white(self.dir / "own", 2, 16)
+        said = "reads each picture twice, from its file and from the shards"
+        self.assertNotIn(said, run("shards", "make", "--from", "own", "--out", "beside", cwd=self.dir, check=0).stderr)
+        done = run("shards", "make", "--from", "own/", "--out", "own/shards", cwd=self.dir, check=0)
+        self.assertIn("--out own/shards is --from own/ or inside it: a VAE with that folder as its data.folder " + said, done.stderr)
+
     def test_a_first_config_of_grey_pictures_has_one_channel(self):
         self.make("dark", 1, 0, depth=16, largest=4000)
         self.make("coloured", 3, 2)
