@@ -158,6 +158,21 @@ class CommandLine(EndToEnd):
         shutil.copytree(self.shards, shards)
         return shards
 
+    def test_a_damaged_shard_fails_the_check_and_spares_the_run(self):
+        shards = self.dir / "shards"
+        shutil.copytree(self.shards, shards)
+        run("shards", "check", shards, "--img-embeddings", shards / "img_emb", cwd=self.dir, check=0)
+        for shard in sorted(shards.glob("0*.tar"))[:4]:
+            shard.write_bytes(b"x" * 4096)
+        self.refuse(3, "shards", "check", shards, "--img-embeddings", shards / "img_emb", expect=["4 of 16 shards absent, damaged or empty"])
+        shutil.copytree(self.shards, self.dir / "hole")
+        (self.dir / "hole/000003.tar").unlink()
+        self.refuse(3, "shards", "check", "hole/{000000..000015}.tar",
+                    expect=["hole/{000000..000015}.tar: 1 of 16 shards absent, damaged or empty (listed above)"])
+        self.train(write_config(self.dir / "c.json", tiny_config(shards, "out")))
+        dropped = [record[key] for record in harness.records(self.dir / "out") for key in record if key.startswith("Dropped train: damaged shard")]
+        self.assertEqual(len(dropped), 1)
+
     def test_output_that_cannot_be_written_exits_5(self):
         config = self.config()
         for command in (["--help"], ["--version"], ["shards", "check", "--help"], ["schema", "decoder"],

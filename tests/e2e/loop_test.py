@@ -124,7 +124,7 @@ class Loop(EndToEnd):
         lines = records(out)
         training = [line for line in lines if "Unet 0 Training Loss" in line]
         self.assertGreaterEqual(len(training), 2)
-        for key in ("Epoch", "Sample", "Step", "Samples per second", "Samples Seen", "Unet 0 EMA Decay", "step"):
+        for key in ("Epoch", "Sample", "Step", "Samples per second", "Samples Seen", "Unet 0 EMA Decay", "step", "Seconds forward", "Memory peak MiB"):
             self.assertIn(key, training[0])
         self.assertEqual(sum("Unet 0 Validation Loss" in line for line in lines), 2)
         pictures = list((out / "images").glob("*.png"))

@@ -102,9 +102,24 @@ class Metrics(EndToEnd):
                 ({"FID": INCEPTION, "IS": {"feature_extractor_weights_path": "other.pt"}},
                  "differs from that of another metric: one network serves all"),
                 ({"FD": {}}, "/evaluate/FD/feature_extractor_weights_path: expected the file of the network, got null"),
+                ({"FID": {**INCEPTION, "antialias": True}, "resize": "tf1"}, "/evaluate/resize: contradicts FID/antialias: give one of them"),
                 ({"KID": {"subset_size": 1, **INCEPTION}}, "/evaluate/KID/subset_size: must be >= 2 and <= 1048576, got 1")]:
             with self.subTest(text):
                 self.refuse_start(self.write("wrong", evaluate=evaluate), "wrong", 2, text)
+
+    def test_features_of_real_pictures_are_kept_for_later_runs(self):
+        shared = self.dir / "kept"
+        self.train(self.write("run"))
+        (own,) = (self.dir / "run" / "metrics").iterdir()
+        self.train(self.write("first", evaluate={**ALL, "cache_path": str(shared)}))
+        self.assertFalse((self.dir / "first" / "metrics").exists())
+        (kept,) = shared.iterdir()
+        self.assertEqual(kept.name, own.name)
+        # Where nothing can be written, a run goes on.
+        (self.dir / "file").write_text("")
+        done = self.train(self.write("nowhere", evaluate={**ALL, "cache_path": str(self.dir / "file" / "x")}))
+        self.assertIn("the features of real images are not kept for later runs", " ".join((done.stdout + done.stderr).split()))
+        self.assertEqual(len(self.logged("nowhere")), 1)
 
     def test_a_network_that_fails_in_use_costs_the_figures_and_nothing_else(self):
         few = {"n_evaluation_samples": 20, "FD": {"feature_extractor_weights_path": str(NETWORKS / "few.pt"), "image_size": 16}}

@@ -81,6 +81,10 @@ class NonFinite(EndToEnd):
         run("sample", "--checkpoint", "out/latest.pth", "--image-embeds", self.shards / "img_emb/img_emb_000000.npy", "--out",
             "drawn", cwd=self.dir, check=0)
 
+    def test_a_run_without_a_checkpoint_of_its_own_cannot_roll_back(self):
+        done = self.train(self.write(self.poisoned(range(4)), non_finite={"action": "roll_back", "after": 4}), check=4)
+        self.assertIn("there is no checkpoint of this run to go back to", done.stdout + done.stderr)
+
     def test_a_validation_loss_that_is_not_finite_is_not_the_best_and_does_not_count(self):
         done = self.train(self.write(self.poisoned(val=True), epochs=2))
         self.assertIn("the validation loss of epoch 1 is not finite and does not count", done.stdout + done.stderr)

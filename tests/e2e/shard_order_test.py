@@ -2,6 +2,7 @@
 """`shards order`: each sample once for any number of ranks, and the order of an epoch stays when it is taken up,
 also by another number of ranks; told by the sample trace, and equal to that of a real run."""
 import json
+import shutil
 import pathlib
 
 import harness
@@ -74,6 +75,20 @@ class ShardOrder(EndToEnd):
         self.refuse(2, "--from", "out/checkpoint.pth", "--set", "/seed=1",
                     expect=["out/checkpoint.pth: /config/seed: expected 1", "got 0"])
 
+    def test_an_epoch_whose_shards_are_others_by_now_begins_anew(self):
+        shards = self.dir / "shards"
+        shutil.copytree(self.shards, shards)
+        after = harness.demo_shard_count(shards)  # a shard that is not there yet
+        config = self.config(train={"epochs": 2, "n_sample_images": 2}, data={
+            **DATA, "webdataset_base_url": f"{shards}/{{}}.tar", "img_embeddings_url": f"{shards}/img_emb", "end_shard": after})
+        stop_when(config, self.dir, at_step_of_epoch(1, 0))
+        for folder, name, ending in ((shards, "", ".tar"), (shards / "img_emb", "img_emb_", ".npy")):
+            (folder / f"{name}000000{ending}").rename(folder / f"{name}{after:06d}{ending}")
+        done = self.train(config)
+        told = " ".join((done.stdout + done.stderr).split())
+        self.assertIn("train: the shards are not those that epoch 1 began with", told)
+        self.assertIn("so the epoch starts over", told)
+
     def refuse(self, code, *arguments, expect, config=None):
         done = self.order(*arguments, config=config, check=code)
         for part in expect:
@@ -90,6 +105,7 @@ class ShardOrder(EndToEnd):
         self.refuse(2, "--world", 17, expect=["Not enough shards to split evenly: 16 for 17 ranks", "start fewer ranks"])
         self.refuse(2, "--from", "at.pth", "--epoch", 1, expect=["--from: not with --epoch"])
         self.refuse(2, "--overwrite", expect=["--overwrite: needs --save"])
+        self.refuse(2, "--set", "/data/resample_train=true", "--set", "/data/shuffle_train=false", expect=["--steps is missing"])
         (self.dir / "bad.pth").write_bytes(b"no checkpoint")
         self.refuse(3, "--from", "bad.pth", expect=["bad.pth"])
         # Before an epoch is read, and without leaving anything behind.
@@ -99,6 +115,19 @@ class ShardOrder(EndToEnd):
         self.assertNotIn("training shards", text)
         self.assertFalse((self.dir / "new").exists())
         self.refuse(3, "--from", self.file, expect=["config.json"])
+
+    def test_a_position_that_is_damaged_or_of_other_data_is_refused(self):
+        self.walk(4, "--steps", 2, "--save", "at.pth")
+        (self.dir / "cut.pth").write_bytes((self.dir / "at.pth").read_bytes()[:-40])
+        self.refuse(3, "--from", "cut.pth", expect=["cut.pth"])
+        self.walk(1, "--steps", 2, "--save", "one.pth")
+        self.refuse(2, "--from", "one.pth", "--set", "/data/end_shard=14",
+                    expect=["one.pth: the position belongs to other shards", "the names of the 8 shards"])
+        self.refuse(2, "--from", "at.pth", "--set", "/seed=5", expect=["/config/seed: expected 5, the config's /seed, got 0"])
+        self.refuse(2, "--from", "at.pth", "--set", "/data/shuffle_train=false", "--set", "/data/shuffle_buffer=null",
+                    expect=["/config/data/shuffle_train"])
+        self.refuse(2, "--from", "at.pth", "--set", "/data/splits={\"train\": 0.25, \"val\": 0.5, \"test\": 0.25}",
+                    expect=["/config/data/splits"])
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class Threads(EndToEnd):
     def test_processes_of_the_launcher_choose_for_themselves(self):
         self.run_with(None, "--config", self.write("ranks", 1), "--nproc-per-node", 2)
         self.assertEqual(self.own_state("ranks")["threads"], 1)
+        self.assertRegex(self.own_state("ranks")["processor"], r"\w.* with \w")
 
     def test_other_programs_on_the_cores_are_told_of_once(self):
         core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
