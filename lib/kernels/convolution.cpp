@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 #include <torch/torch.h>
@@ -147,6 +148,8 @@ struct Unfolded : torch::autograd::Function<Unfolded> {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->save_for_backward({x, weight});
     context->saved_data["bias"] = bias.has_value();
+    RECORD_USER_SCOPE_WITH_INPUTS("dalle2::unfolded_convolution",
+                                  std::vector<c10::IValue>({x, weight}));
     return map_of(at::linear(unfolded(x, weight.size(2)), matrix_of(weight), bias), x);
   }
 
@@ -155,6 +158,8 @@ struct Unfolded : torch::autograd::Function<Unfolded> {
     if (at::GradMode::is_enabled()) return plain_gradients(context, grads[0]);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
+    RECORD_USER_SCOPE_WITH_INPUTS("dalle2::unfolded_convolution_backward",
+                                  std::vector<c10::IValue>({x, weight}));
     const int64_t kernel = weight.size(2);
     const at::Tensor dy = tokens_of(grads[0]);
     variable_list found(3);
@@ -373,6 +378,8 @@ struct Wide : torch::autograd::Function<Wide> {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->save_for_backward({x, weight});
     context->saved_data["bias"] = bias.has_value();
+    RECORD_USER_SCOPE_WITH_INPUTS("dalle2::wide_convolution",
+                                  std::vector<c10::IValue>({x, weight}));
     return WideMaps(x, weight.size(0), weight.size(2)).forward(weight, bias.value_or(at::Tensor()));
   }
 
@@ -395,6 +402,8 @@ struct Wide : torch::autograd::Function<Wide> {
                                                       {true, false, false}));
     }
     if (context->needs_input_grad(1)) {
+      RECORD_USER_SCOPE_WITH_INPUTS("dalle2::wide_weight_gradient",
+                                    std::vector<c10::IValue>({x, weight}));
       found[1] = WideMaps(x, weight.size(0), weight.size(2)).weight_gradient(dy);
     }
     if (needs_bias_grad(context)) found[2] = dy.sum({0, 2, 3});

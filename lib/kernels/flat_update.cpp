@@ -2,6 +2,7 @@
 #include "kernels/flat_update.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include "base/error.h"
@@ -26,6 +27,13 @@ float* floats_of(const at::Tensor& tensor, int64_t n) {
 }  // namespace
 
 void adam_update_(const loops::AdamStep& step, const AdamStretch& stretch) {
+  RECORD_USER_SCOPE_WITH_INPUTS("dalle2::adam_update_",
+                                std::vector<c10::IValue>({stretch.grads,
+                                                          stretch.weights,
+                                                          stretch.exp_avg,
+                                                          stretch.exp_avg_sq,
+                                                          stretch.average,
+                                                          stretch.halves}));
   const int64_t n = stretch.weights.numel();
   D2_CHECK(n % kUpdateLanes == 0, "a stretch of {} floats", n);
   float* const weights = floats_of(stretch.weights, n);
@@ -66,6 +74,7 @@ void copy_from_half_(const at::Tensor& to, const at::Tensor& from) {
     to.copy_(from);
     return;
   }
+  RECORD_USER_SCOPE_WITH_INPUTS("dalle2::copy_from_half_", std::vector<c10::IValue>({to, from}));
   const auto* const x = static_cast<const loops::Half*>(from.const_data_ptr());
   float* const y = to.data_ptr<float>();
   at::parallel_for(

@@ -2,6 +2,7 @@
 #include "kernels/winograd.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -419,6 +420,8 @@ at::Tensor winograd_convolution(const at::Tensor& x,
                                 const at::Tensor& weight,
                                 const at::Tensor& bias) {
   at::Tensor y = map_like(x, weight.size(0), x.size(2), x.size(3));
+  RECORD_USER_SCOPE_WITH_INPUTS("dalle2::winograd_convolution",
+                                std::vector<c10::IValue>({x, y, weight}));
   const Sources from{{tile_map(x, 1, 1, 1)}, {taps_of(weight, false)}};
   tiles_of(x, weight).convolve(x, from, weight, tile_map(y), bias, y);
   return y;
@@ -426,6 +429,8 @@ at::Tensor winograd_convolution(const at::Tensor& x,
 
 at::Tensor winograd_pixel_gradient(const at::Tensor& dy, const at::Tensor& weight) {
   at::Tensor dx = map_like(dy, weight.size(1), dy.size(2), dy.size(3));
+  RECORD_USER_SCOPE_WITH_INPUTS("dalle2::winograd_pixel_gradient",
+                                std::vector<c10::IValue>({dy, dx, weight}));
   const Sources from{{tile_map(dy, 1, 1, 1)}, {taps_of(weight, true)}};
   tiles_of(dy, weight).spread(dy, from, weight, tile_map(dx), {}, dx);
   return dx;
@@ -435,6 +440,8 @@ at::Tensor winograd_weight_gradient(const at::Tensor& x,
                                     const at::Tensor& dy,
                                     const at::Tensor& weight) {
   at::Tensor found = at::empty_like(weight);
+  RECORD_USER_SCOPE_WITH_INPUTS("dalle2::winograd_weight_gradient",
+                                std::vector<c10::IValue>({x, dy, found}));
   const Sources from{{tile_map(x, 1, 1, 1)}, {taps_of(weight, false)}};
   tiles_of(x, weight).weight_gradient(x, from, dy, found);
   return found;
