@@ -4,6 +4,7 @@
 #
 #   scripts/bench.sh loader|memory|step|run|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
 #                            decoder_steps.py, decoder_step.py (a whole run), which decoder_save.py follows]
+#   scripts/bench.sh step --account CONFIG    where the time of our step goes, and the least that this machine needs; no comparison
 #   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
 #   scripts/bench.sh samplers [arguments of tests/bench/samplers.py]       the quickstart's decoder by sampler and steps; no reference
 #   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, compared with c10d's Reducer
@@ -29,7 +30,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,28s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,29s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
   loader | memory | step | prior | sample | start | growth | run | metrics | vae | clip | quickstart | samplers | all) what=$1; shift ;;

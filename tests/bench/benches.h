@@ -32,4 +32,18 @@ struct SamplingSetting {
 };
 std::unique_ptr<Bench> make_sampling_bench(const SamplingSetting& setting);
 
+/// Name of the scope (RECORD_USER_SCOPE) in which a bench updates the weights.
+inline constexpr const char* kUpdateScope = "update of the weights";
+
+/// Floating-point operations a second of a product or a 3x3 convolution, the faster one.
+struct MachineRates {
+  double in_float = 0, in_half = 0;
+};
+
+/// Prints where the time of a step goes, on one thread, and the least that it needs at this machine's rates. Operations that LibTorch
+/// records (its own, and our kernels) have clocks around them; what lies outside is calls. Steps alternate: as they are,
+/// recorded, and with clocks; the faster half of each counts. What records cost, which is more than in a loop, and the clocks are
+/// taken off. @param steps of each @return whether the rows make the step to within 5 %
+bool print_account(Bench& bench, int steps, const MachineRates& rates);
+
 }  // namespace dalle2

@@ -3,7 +3,7 @@
 """Sampling of three decoders with DDIM and guidance, ours against dalle2-pytorch's Decoder.sample, in turns on one machine.
 
     scripts/bench.sh sample [--only a16 b32 laion32] [--precision no bf16] [--rounds 3] [--calls 1] [--timesteps 50] [--cond-scale 3] [--threads 2]
-    scripts/bench.sh sample --profile a16     where the time of our call goes, by operation
+    scripts/bench.sh sample --account a16     where the time of our call goes, and the least it could take: decoder_steps.py
 
 The configs are those of `bench.sh step` with `predict_x_start`; the number of pictures of a call is their batch size. Both sides have the
 same weights, conditions and starting noise, and their pictures are compared before a ratio is printed. A round is a call of ours, of the
@@ -153,17 +153,16 @@ def main():
     parser.add_argument("--calls", type=int, default=1)
     parser.add_argument("--timesteps", type=int, default=50)
     parser.add_argument("--cond-scale", type=float, default=3)
-    parser.add_argument("--profile", choices=NAMES)
-    parser.add_argument("--by", choices=("profile", "shapes"), default="profile")
+    parser.add_argument("--account", choices=NAMES)
     parser.add_argument("--one-reference", nargs=2, help=argparse.SUPPRESS)  # config and folder
     arguments = parser.parse_args()
     if arguments.one_reference:
         return measure_reference(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        for name in [arguments.profile] if arguments.profile else arguments.only:
+        for name in [arguments.account] if arguments.account else arguments.only:
             prepare(arguments, name, pathlib.Path(folder))
-        if arguments.profile:
-            command = [*our_command(arguments, arguments.profile, folder, arguments.precision[0], 1), arguments.by]
+        if arguments.account:
+            command = [*our_command(arguments, arguments.account, folder, arguments.precision[0], 1), "account"]
             status = os.spawnve(os.P_WAIT, command[0], command, {**os.environ, "OMP_NUM_THREADS": "1"})
             return status
         medians = [report(arguments, name, [one_round(arguments, name, folder) for _ in range(arguments.rounds)]) for name in arguments.only]

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Training steps of three diffusion priors, ours against dalle2-pytorch's DiffusionPriorTrainer, in turns on one machine.
 
-    scripts/bench.sh prior [--only small readme example] [--precision no bf16] [--rounds 3] [--steps 8] [--threads 2] [--compile]
-    scripts/bench.sh prior --profile example [--precision no]     where the time of our step goes, by operation
+    scripts/bench.sh prior [--only small readme example] [--precision no bf16] [--minutes 25] [--threads 1] [--compile]
+    scripts/bench.sh prior --account example [--precision no]     where the time of our step goes, and the least it could take
 
 The configs are tests/bench/prior/*.json: a small one without text encodings, that of the reference's README, and that of its example
 of full size with dropout. A step is forward, backward, clipping, AdamW and average, on embeddings in memory on both sides. All else

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <fstream>
@@ -44,6 +45,7 @@ class DecoderBench final : public Bench {
     ++number_;
     for (int64_t unet = 1; unet <= trainer_->num_unets(); ++unet) {
       trainer_->step(inputs_, unet, make_generator({0, "train", 0, number_}, at::kCPU));
+      RECORD_USER_SCOPE(kUpdateScope);
       trainer_->update(unet);
     }
   }
@@ -74,6 +76,7 @@ class PriorBench final : public Bench {
   void step() override {
     ++number_;
     trainer_->step(inputs_, make_generator({0, "train", 0, number_}, at::kCPU));
+    RECORD_USER_SCOPE(kUpdateScope);
     trainer_->update();
   }
 
