@@ -264,7 +264,13 @@ TEST_CASE("JSON in a checkpoint is read to a depth, and what is wrong is told in
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   CHECK_THROWS_WITH(value_of_json(deep),
                     "expected JSON: lists and objects nested more than 200 levels deep");
-TEST_CASE("a storage that is a part of another, which no torch since 0.4 writes, is refused") {
+  ValueTree tree;
+  tree.json = deep;
+  CHECK_THROWS_WITH(put_together(tree, "a"), Contains("a: the checkpoint in its metadata: lists"));
+  tree.json = "{\"a\": \"\\ud800\"}";
+  CHECK_THROWS_WITH(put_together(tree, "a"),
+                    "a: the checkpoint in its metadata: /a: expected UTF-8, got an escape that is "
+                    "half of a surrogate pair");
 }
 
 TEST_CASE("text that is not UTF-8 is in no file that we write") {

@@ -27,7 +27,7 @@ namespace dalle2 {
 namespace {
 
 /// A text of the page that no struct has.
-std::string text_of(const std::string& name) {
+std::string page_text(const std::string& name) {
   const std::string path = DALLE2_SOURCE_DIR "/tests/config/data/page/" + name + ".md";
   std::ifstream file(path);
   if (!file) throw std::runtime_error(path + ": cannot be read");
@@ -372,7 +372,7 @@ class Page {
     return with_wrapped_text(text) + (own.empty() ? "" : "\n" + own);
   }
 
-  std::string text_ = text_of("introduction"), without_effect_;
+  std::string text_ = page_text("introduction"), without_effect_;
   std::map<std::string, std::string> title_of_;   // by the body
   std::map<std::string, Section> first_of_path_;  // the first that was printed
   bool repeats_ = false;
@@ -394,10 +394,10 @@ void add_kind(Page& page, const std::string& before, const std::string& after = 
 
 std::string config_page() {
   Page page;
-  add_kind<TrainDecoderConfig>(page, "", text_of("decoder"));
-  add_kind<TrainPriorConfig>(page, text_of("prior"));
-  add_kind<TrainVaeConfig>(page, text_of("vae"));
-  add_kind<TrainClipConfig>(page, text_of("clip"));
+  add_kind<TrainDecoderConfig>(page, "", page_text("decoder"));
+  add_kind<TrainPriorConfig>(page, page_text("prior"));
+  add_kind<TrainVaeConfig>(page, page_text("vae"));
+  add_kind<TrainClipConfig>(page, page_text("clip"));
   return page.text();
 }
 

@@ -48,7 +48,8 @@ ShardUrls urls_of(const ShardDataConfig& config,
 }
 
 ShardDataConfig config_at(const std::string& url) {
-  ShardDataConfig config = config_at(url);
+  ShardDataConfig config;
+  config.webdataset_base_url = std::string(url);
   return config;
 }
 

@@ -18,14 +18,14 @@ namespace {
 constexpr double kFeatureTolerance = 2e-5;
 // Gradients pass every layer twice. Those that are small differences, as before batch norms in training
 // mode, or zero but for roundings, of a key's bias, have their own noise besides.
-constexpr double kGradientTolerance = 2e-4;
+constexpr double kClipGradientTolerance = 2e-4;
 // bfloat16 has 8 bits of mantissa, float16 has 11; both sides round at the same places but for sums.
 constexpr double kBfloat16Tolerance = 4e-2, kHalfTolerance = 8e-3;
 // Features of small norm, whose terms cancel, move by more when the reference's weights move by one rounding.
 constexpr double kHalfNoiseSteps = 4;
 
-struct Case {
-  explicit Case(const std::string& path)
+struct ClipCase {
+  explicit ClipCase(const std::string& path)
       : fixture(load_fixture(path)),
         config(clip_config_of(fixture.json.at("config"))),
         clip(filled_clip(config)) {
@@ -51,14 +51,14 @@ struct Case {
 template <class Check>
 void for_each_case(const Check& check) {
   for (const std::string& path : fixture_files(fixture_folder("clip"), 5)) {
-    Case one(path);
+    ClipCase one(path);
     INFO(path << " " << one.fixture.json.at("config").dump());
     check(one);
   }
 }
 
 /// One pass in training mode, which moves the statistics of batch norms, as the maker makes it.
-void train_once(Case& one) {
+void train_once(ClipCase& one) {
   one.clip->train();
   const at::Tensor loss = contrastive_loss(
       pair_features(one.clip->image_features(one.images), one.clip->text_features(one.tokens)),
@@ -71,7 +71,7 @@ TEST_CASE("names, the contrastive loss and all gradients are open_clip's") {
   // With other roundings, the gate of a ReLU near zero may open, and gradients jump. tests/kernels compares our
   // own convolutions with these.
   const PlainAlgorithms plain;
-  for_each_case([](Case& one) {
+  for_each_case([](ClipCase& one) {
     std::vector<std::string> names;
     for (const auto& [name, tensor] : state_dict(*one.clip)) names.push_back(name);
     std::sort(names.begin(), names.end());
@@ -81,13 +81,13 @@ TEST_CASE("names, the contrastive loss and all gradients are open_clip's") {
       INFO(item.key());
       REQUIRE(item.value().grad().defined());
       expect_within_noise(
-          compact(item.value().grad()), one.fixture, "grad." + item.key(), kGradientTolerance);
+          compact(item.value().grad()), one.fixture, "grad." + item.key(), kClipGradientTolerance);
     }
   });
 }
 
 TEST_CASE("features and embeddings are those of the reference's adapters") {
-  for_each_case([](Case& one) {
+  for_each_case([](ClipCase& one) {
     train_once(one);
     one.clip->eval();
     const torch::NoGradGuard no_grad;
@@ -121,7 +121,7 @@ void hold_weights_as(ClipImpl& clip, at::ScalarType dtype) {
 }
 
 TEST_CASE("features in half precision are the references'") {
-  for_each_case([](Case& one) {
+  for_each_case([](ClipCase& one) {
     train_once(one);
     one.clip->eval();
     const torch::NoGradGuard no_grad;

@@ -11,7 +11,7 @@
 namespace dalle2::test {
 namespace {
 
-PriorNetworkConfig small_config() {
+PriorNetworkConfig prior_config() {
   PriorNetworkConfig config;
   config.dim = 16;
   config.depth = 2;
@@ -21,7 +21,7 @@ PriorNetworkConfig small_config() {
   return config;
 }
 
-PriorNetwork small_network(const PriorNetworkConfig& config = small_config()) {
+PriorNetwork prior_network(const PriorNetworkConfig& config = prior_config()) {
   PriorNetwork network(config);
   fill_parameters(*network);
   network->eval();
@@ -55,7 +55,7 @@ TEST_CASE("buckets of relative positions are single distances first, then wider 
 
 TEST_CASE("no token of the prior sees one behind it") {
   const torch::NoGradGuard no_grad;
-  PriorNetworkConfig config = small_config();
+  PriorNetworkConfig config = prior_config();
   CausalTransformerImpl transformer(config);
   const at::Tensor tokens = wave({1, 6, 16}, 0.3);
   const at::Tensor out = transformer.forward(tokens, {}, 6);
@@ -68,7 +68,7 @@ TEST_CASE("no token of the prior sees one behind it") {
 }
 
 TEST_CASE("the last tokens of a prior have the same outputs alone, and after a cached prefix") {
-  PriorNetworkConfig config = small_config();
+  PriorNetworkConfig config = prior_config();
   config.depth = 3;
   config.rotary_emb = GENERATE(true, false);
   CausalTransformerImpl transformer(config);
@@ -87,7 +87,7 @@ TEST_CASE("the last tokens of a prior have the same outputs alone, and after a c
 }
 
 TEST_CASE("a prefix that all samples share gets the gradients of a whole pass") {
-  CausalTransformerImpl transformer(small_config());
+  CausalTransformerImpl transformer(prior_config());
   const auto gradients = [&](bool has_prefix) {
     const at::Tensor shared = wave({1, 4, 16}, 0.4).requires_grad_();
     const at::Tensor own = wave({3, 3, 16}, 0.9).requires_grad_();
@@ -113,7 +113,7 @@ TEST_CASE("a prefix that all samples share gets the gradients of a whole pass") 
 
 TEST_CASE("a prior with encoded texts has the outputs of one without") {
   const torch::NoGradGuard no_grad;
-  PriorNetwork network = small_network();
+  PriorNetwork network = prior_network();
   network->eval();
   const at::Tensor x = wave({2, 16}, 0.31);
   for (const bool encoded : {true, false}) {
@@ -127,7 +127,7 @@ TEST_CASE("a prior with encoded texts has the outputs of one without") {
 
 TEST_CASE("a padded, a dropped and an absent text take the null encodings of their positions") {
   const torch::NoGradGuard no_grad;
-  PriorNetwork network = small_network();
+  PriorNetwork network = prior_network();
   const at::Tensor x = wave({2, 16}, 0.31);
   PriorConditions given = small_conditions();
   given.text_encodings = at::zeros({2, 3, 16});
@@ -156,7 +156,7 @@ TEST_CASE("a padded, a dropped and an absent text take the null encodings of the
 }
 
 TEST_CASE("a null max_text_len is 256") {
-  PriorNetworkConfig config = small_config();
+  PriorNetworkConfig config = prior_config();
   config.max_text_len.reset();
   PriorNetwork network(config);
   CHECK(network->named_parameters()["null_text_encodings"].size(1) == 256);
@@ -164,7 +164,7 @@ TEST_CASE("a null max_text_len is 256") {
 
 TEST_CASE("guidance with a scale of one asks the network once, and nulls the image as well") {
   const torch::NoGradGuard no_grad;
-  PriorNetwork network = small_network();
+  PriorNetwork network = prior_network();
   const at::Tensor x = wave({2, 16}, 0.31);
   const PriorConditions given = small_conditions();
   const at::Tensor out = network->forward(x, kTimes, given);
@@ -181,7 +181,7 @@ TEST_CASE("guidance with a scale of one asks the network once, and nulls the ima
 
 TEST_CASE("adapters attach to the prior's attention and change nothing at first") {
   const torch::NoGradGuard no_grad;
-  PriorNetwork network = small_network();
+  PriorNetwork network = prior_network();
   const at::Tensor x = wave({2, 16}, 0.31);
   const at::Tensor out = network->forward(x, kTimes, small_conditions());
   attach_lora(*network, {"to_q", "to_kv", "to_out.0"}, {.rank = 2, .alpha = 2});
@@ -193,7 +193,7 @@ TEST_CASE("adapters attach to the prior's attention and change nothing at first"
 
 TEST_CASE("half precision moves the prior's answer by roundings only") {
   const torch::NoGradGuard no_grad;
-  PriorNetwork network = small_network();
+  PriorNetwork network = prior_network();
   const at::Tensor x = wave({2, 16}, 0.31);
   const at::Tensor out = network->forward(x, kTimes, small_conditions());
   at::autocast::set_autocast_enabled(at::kCPU, true);

@@ -12,7 +12,7 @@ namespace {
 // float32 through some 30 layers, summed in another order.
 constexpr double kForwardTolerance = 1e-4;
 // The backward pass is as deep again, and sums over all pixels.
-constexpr double kGradientTolerance = 5e-4;
+constexpr double kUnetGradientTolerance = 5e-4;
 // The fixture says how far the reference's own gradient moves when every weight moves by one
 // rounding: small groups of a group norm amplify that, and gradients that vanish by symmetry (the
 // bias before a group norm) are nothing else. Some hundred operations round once each: 20 steps.
@@ -61,7 +61,7 @@ void check_gradients(const torch::nn::Module& unet, const Fixture& fixture) {
     const double error = (found - rows[row]).abs().max().item<double>();
     const double steps = kNoiseSteps * noise[row].item<double>() + kCancellation * largest;
     INFO("gradient of " << item.key() << ", norm " << norm << ", noise " << steps);
-    CHECK(error <= kGradientTolerance * norm + steps);
+    CHECK(error <= kUnetGradientTolerance * norm + steps);
     ++row;
   }
 }
@@ -99,7 +99,7 @@ void check_case(const std::string& path) {
   const at::Tensor grad_x = fixture.tensor("grad_x");
   const double steps = kNoiseSteps * fixture.json.at("grad_x_noise").get<double>();
   CHECK((x.grad() - grad_x).abs().max().item<double>() <=
-        kGradientTolerance * grad_x.abs().max().item<double>() + steps);
+        kUnetGradientTolerance * grad_x.abs().max().item<double>() + steps);
 
   const torch::NoGradGuard no_grad;
   UnetConditions null = given;

@@ -208,8 +208,8 @@ TEST_CASE("a scaler goes on from a state") {
 }
 
 /// Two linear weights, of which the second is used twice, and a convolution with channels-last filters.
-struct TwoLayersImpl : torch::nn::Module {
-  TwoLayersImpl() {
+struct HalvedLayersImpl : torch::nn::Module {
+  HalvedLayersImpl() {
     torch::manual_seed(5);
     first = register_parameter("first", torch::randn({24, 16}) * 0.2);
     bias = register_parameter("bias", torch::randn({24}));
@@ -227,10 +227,10 @@ struct TwoLayersImpl : torch::nn::Module {
   }
   at::Tensor first, bias, second, filters, frozen;
 };
-TORCH_MODULE(TwoLayers);
+TORCH_MODULE(HalvedLayers);
 
 struct Training {
-  TwoLayers network;
+  HalvedLayers network;
   FlatParameters parameters{*network};
   FlatGradients gradients{parameters};
   HalfWeights halves{parameters, at::kBFloat16};
@@ -291,7 +291,7 @@ TEST_CASE("a gradient that goes into the flat buffer at once is not copied") {
 }
 
 TEST_CASE("a weight that is also used in float32 gets both gradients") {
-  const auto with_penalty = [](TwoLayers& network) {
+  const auto with_penalty = [](HalvedLayers& network) {
     return
         [&network](const at::Tensor& loss) { return loss + 0.1 * network->first.square().sum(); };
   };
