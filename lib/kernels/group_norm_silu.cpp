@@ -30,16 +30,23 @@ using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 /// The least number of values that a thread takes.
 constexpr int64_t kGrain = 16384;
 
-/// (w n + b) (scale + 1) + shift = n gain + offset. All float32 and contiguous.
+/// Of that type, without a call of the dispatcher where it is already.
+at::Tensor as_type(const at::Tensor& t, at::ScalarType dtype) {
+  return t.scalar_type() == dtype ? t : t.to(dtype);
+}
+
+/// (w n + b) (scale + 1) + shift = n gain + offset. All float32.
 struct Affine {
   at::Tensor weight, bias;                 // [C]
-  at::Tensor scale_shift;                  // [B, 2 C] or undefined
+  at::Tensor scale_shift;                  // [B, 2 C], whose rows may lie apart, or undefined
   std::vector<float> scale, gain, offset;  // [B, C]; scale has the 1
 
   Affine(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b, const OptionalTensor& given)
-      : weight(w.to(at::kFloat).contiguous()), bias(b.to(at::kFloat).contiguous()) {
+      : weight(as_type(w, at::kFloat).contiguous()), bias(as_type(b, at::kFloat).contiguous()) {
     const int64_t batch = x.size(0), channels = x.size(1);
-    if (given && given->defined()) scale_shift = given->to(at::kFloat).contiguous();
+    if (given && given->defined()) scale_shift = as_type(*given, at::kFloat);
+    if (scale_shift.defined() && scale_shift.stride(1) != 1) scale_shift = scale_shift.contiguous();
+    const int64_t row_stride = scale_shift.defined() ? scale_shift.stride(0) : 0;
     const auto count = static_cast<size_t>(batch * channels);
     scale.assign(count, 1.0f);
     gain.resize(count);
@@ -49,7 +56,7 @@ struct Affine {
     const float* row = scale_shift.defined() ? scale_shift.const_data_ptr<float>() : nullptr;
     for (size_t at = 0; at < count; ++at) {
       const auto c = static_cast<int64_t>(at) % channels;
-      if (row != nullptr && c == 0 && at > 0) row += 2 * channels;
+      if (row != nullptr && c == 0 && at > 0) row += row_stride;
       if (row != nullptr) scale[at] += row[c];
       gain[at] = scale[at] * w_of[c];
       offset[at] = scale[at] * b_of[c] + (row != nullptr ? row[channels + c] : 0.0f);
@@ -328,7 +335,7 @@ Forward norm_on_cpu(const at::Tensor& x,
                     bool silu) {
   check(x, weight, bias, scale_shift, groups);
   const at::Tensor rows = in_rows(x);
-  at::Tensor y = at::empty_like(rows);
+  at::Tensor y = at::empty(rows.sizes(), rows.options(), at::MemoryFormat::ChannelsLast);
   at::Tensor moments = at::empty({x.size(0) * groups, 2}, x.options().dtype(at::kFloat));
   forward_of_rows(rows,
                   Affine(x, weight, bias, scale_shift),
@@ -355,13 +362,16 @@ Backward affine_gradients(const Affine& affine,
                           const std::vector<float>& dgain,
                           const std::vector<float>& doffset) {
   const int64_t batch = dx.size(0), channels = dx.size(1);
-  const at::Tensor dweight = at::zeros_like(affine.weight), dbias = at::zeros_like(affine.bias);
+  const at::TensorOptions options = affine.weight.options();
+  const at::Tensor dweight = at::empty({channels}, options), dbias = at::empty({channels}, options);
   float* const to_weight = dweight.mutable_data_ptr<float>();
   float* const to_bias = dbias.mutable_data_ptr<float>();
+  std::fill_n(to_weight, channels, 0.0f);
+  std::fill_n(to_bias, channels, 0.0f);
   const float* const weight = affine.weight.const_data_ptr<float>();
   const float* const bias = affine.bias.const_data_ptr<float>();
   at::Tensor dscale_shift;
-  if (affine.scale_shift.defined()) dscale_shift = at::empty_like(affine.scale_shift);
+  if (affine.scale_shift.defined()) dscale_shift = at::empty({batch, 2 * channels}, options);
   float* const to_rows = dscale_shift.defined() ? dscale_shift.mutable_data_ptr<float>() : nullptr;
   for (int64_t sample = 0; sample < batch; ++sample) {
     for (int64_t c = 0; c < channels; ++c) {
@@ -388,9 +398,9 @@ Backward norm_backward_on_cpu(const at::Tensor& dy,
   check(x, weight, bias, scale_shift, groups);
   const Affine affine(x, weight, bias, scale_shift);
   const at::Tensor rows = in_rows(x);
-  at::Tensor dx = at::empty_like(rows);
+  at::Tensor dx = at::empty(rows.sizes(), rows.options(), at::MemoryFormat::ChannelsLast);
   std::vector<float> dgain(affine.gain.size()), doffset(affine.gain.size());
-  backward_of_rows(in_rows(dy.to(x.scalar_type())),
+  backward_of_rows(in_rows(as_type(dy, x.scalar_type())),
                    rows,
                    affine,
                    groups,
@@ -501,11 +511,11 @@ struct GroupNorm : torch::autograd::Function<GroupNorm> {
             ? backward_operation().call(grads[0], x, saved[4], weight, bias, given, groups)
             : norm_backward_on_cpu(
                   grads[0], x, saved[4], weight, bias, given, groups, /*silu=*/false);
-    if (dscale_shift.defined()) dscale_shift = dscale_shift.to(scale_shift.scalar_type());
+    if (dscale_shift.defined()) dscale_shift = as_type(dscale_shift, scale_shift.scalar_type());
     variable_list found(7);  // one an argument of forward()
     found[0] = dx;
-    found[1] = dweight.to(weight.scalar_type());
-    found[2] = dbias.to(bias.scalar_type());
+    found[1] = as_type(dweight, weight.scalar_type());
+    found[2] = as_type(dbias, bias.scalar_type());
     found[3] = dscale_shift;
     return found;
   }
