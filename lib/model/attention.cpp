@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "model/attention.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 
 #include <cmath>
+
+#include "kernels/cpu_algorithms.h"
+#include "kernels/half_weights.h"
+#include "model/folded_attention.h"
 
 namespace dalle2 {
 namespace {
@@ -91,7 +96,7 @@ CrossAttentionImpl::CrossAttentionImpl(int64_t dim,
                                        int64_t context_dim,
                                        bool cosine_sim,
                                        const UnetLayout& layout)
-    : cosine_sim_(cosine_sim) {
+    : cosine_sim_(cosine_sim), norm_by_max_(layout.norm.by_max) {
   null_kv_ = register_parameter("null_kv", torch::randn({2, kCrossDimHead}));
   norm_ = register_module("norm", make_norm(dim, layout.norm));
   to_q_ = register_module("to_q", make_linear(dim, kCrossInner, /*bias=*/false));
@@ -103,18 +108,59 @@ CrossAttentionImpl::CrossAttentionImpl(int64_t dim,
 at::Tensor CrossAttentionImpl::forward(const at::Tensor& x, const at::Tensor& context) {
   const at::Tensor normed = norm_->forward(x);
   const at::Tensor kv = keys_values(context);
+  if (!folds(x.size(1), kv.size(1), x.size(2))) return to_out_->forward(attend(normed, kv));
+  return to_out_->norm->forward(attend_folded(normed, kv));
+}
+
+bool CrossAttentionImpl::folds(int64_t pixels, int64_t keys, int64_t width) const {
   // Multiplications a sample, up to a common factor: with n pixels, m condition tokens and width d,
   // the plain way takes d * 512 * n twice and 512 * n * m twice; folded it is the projections of m
   // tokens and 8 * m logits a pixel. A dozen tokens make folding ten times cheaper.
-  const double n = static_cast<double>(x.size(1));
-  const double m = static_cast<double>(kv.size(1));
-  const double d = static_cast<double>(x.size(2));
+  const double n = static_cast<double>(pixels);
+  const double m = static_cast<double>(keys);
+  const double d = static_cast<double>(width);
   const double plain = n * (d + m) * static_cast<double>(kCrossInner);
   const double folded =
       m * d * static_cast<double>(kCrossInner) + n * m * d * static_cast<double>(kCrossHeads);
   const bool drops = to_q_->drops() || to_out_->linear->drops();
-  if (cosine_sim_ || drops || plain < folded) return to_out_->forward(attend(normed, kv));
-  return to_out_->norm->forward(attend_folded(normed, kv));
+  return !cosine_sim_ && !drops && plain >= folded;
+}
+
+// A sampler keeps views of weights at rest, so that the plain form is as fast there. The answer is the same with and without gradients:
+// activations that are computed again have the same bits.
+bool CrossAttentionImpl::is_one_operation(const at::Tensor& map, const at::Tensor& context) const {
+  if (!uses_cpu_algorithms(map.device()) || c10::InferenceMode::is_enabled() ||
+      !map.is_contiguous(at::MemoryFormat::ChannelsLast) || norm_by_max_ ||
+      !folds(map.size(2) * map.size(3), context.size(1) + 1, map.size(1))) {
+    return false;
+  }
+  const at::ScalarType dtype = map.scalar_type();
+  if (context.scalar_type() != dtype || (at::autocast::is_autocast_enabled(at::kCPU) &&
+                                         at::autocast::get_autocast_dtype(at::kCPU) != dtype)) {
+    return false;
+  }
+  for (const auto& layer : {to_q_, to_kv_, to_out_->linear}) {
+    const at::Tensor weight = in_half(layer->weight);
+    if (layer->adapter() || !layer->weight.requires_grad() || !weight.is_contiguous() ||
+        weight.scalar_type() != dtype) {
+      return false;
+    }
+  }
+  return true;
+}
+
+at::Tensor CrossAttentionImpl::add_to(const at::Tensor& map, const at::Tensor& context) {
+  if (is_one_operation(map, context)) {
+    return add_folded_attention(map,
+                                context,
+                                {.gain = norm_->g,
+                                 .null_kv = null_kv_,
+                                 .to_q = in_half(to_q_->weight),
+                                 .to_kv = in_half(to_kv_->weight),
+                                 .to_out = in_half(to_out_->linear->weight),
+                                 .out_gain = to_out_->norm->g});
+  }
+  return map + tokens_to_map(forward(map_to_tokens(map), context), map.size(2), map.size(3));
 }
 
 // Null key and value, then those of the context: [B, M + 1, 2 (k, v), heads, 64].

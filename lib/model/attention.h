@@ -54,13 +54,17 @@ class CrossAttentionImpl : public torch::nn::Module {
   /// @param x [B, N, dim]; @param context [B, M, context_dim]
   /// @return [B, N, dim], without the residual
   at::Tensor forward(const at::Tensor& x, const at::Tensor& context);
+  /// The map and what its pixels see in the context, on the CPU in one operation where folding pays. @param map [B, dim, H, W]
+  at::Tensor add_to(const at::Tensor& map, const at::Tensor& context);
 
  private:
+  bool folds(int64_t pixels, int64_t keys, int64_t width) const;
+  bool is_one_operation(const at::Tensor& map, const at::Tensor& context) const;
   at::Tensor keys_values(const at::Tensor& context);
   at::Tensor attend(const at::Tensor& x, const at::Tensor& kv);
   at::Tensor attend_folded(const at::Tensor& x, const at::Tensor& kv);
 
-  bool cosine_sim_;
+  bool cosine_sim_, norm_by_max_;
   at::Tensor null_kv_;  // [2, 64]
   std::shared_ptr<GainNormImpl> norm_;
   std::shared_ptr<LinearLayerImpl> to_q_, to_kv_;

@@ -8,11 +8,13 @@
 #include <numbers>
 #include <set>
 
+#include "kernels/cpu_algorithms.h"
 #include "model/attention.h"
 #include "model/clip/clip_encoder.h"
 #include "model/random.h"
 #include "model/resize.h"
 #include "support/fixture.h"
+#include "support/host_counts.h"
 
 namespace dalle2::test {
 namespace {
@@ -156,6 +158,50 @@ TEST_CASE("cross attention is the same folded and plain") {
     for (size_t i = 0; i < leaves.size(); ++i) {
       INFO("gradient " << i);
       CHECK(at::allclose(found_grads[i], expected_grads[i], 1e-8, 1e-10));
+    }
+  }
+}
+
+// The map's, the context's and the parameters' gradients of what `attention` adds to the map; first the result.
+std::vector<at::Tensor> map_and_gradients(CrossAttentionImpl& attention,
+                                          const at::Tensor& map,
+                                          const at::Tensor& context) {
+  std::vector<at::Tensor> leaves = attention.parameters();
+  leaves.push_back(map.detach().set_requires_grad(true));
+  leaves.push_back(context.detach().set_requires_grad(true));
+  const at::Tensor y = attention.add_to(leaves[leaves.size() - 2], leaves.back());
+  const at::Tensor weights = wave(y.sizes(), 0.53).to(y.scalar_type());
+  std::vector<at::Tensor> all = torch::autograd::grad({(y * weights).sum()}, leaves);
+  all.insert(all.begin(), y.detach());
+  return all;
+}
+
+TEST_CASE("cross attention of a map in one operation is the plain form, in fewer calls") {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    for (const int64_t batch : {1, 3}) {
+      INFO(dtype << ", batch of " << batch);
+      CrossAttentionImpl attention(16, 7, /*cosine_sim=*/false);
+      attention.to(dtype);
+      const at::Tensor map =
+          wave({batch, 16, 8, 4}).to(dtype).contiguous(at::MemoryFormat::ChannelsLast);
+      const at::Tensor context = wave({batch, 6, 7}, 0.6).to(dtype);
+      std::vector<at::Tensor> found, expected;
+      const HostCounts one =
+          host_counts_of([&] { found = map_and_gradients(attention, map, context); });
+      HostCounts many;
+      {
+        const PlainAlgorithms plain;
+        many = host_counts_of([&] { expected = map_and_gradients(attention, map, context); });
+      }
+      CHECK(3 * one.operations < 2 * many.operations);  // those of the test among them
+      // The sums of bfloat16 are rounded in another order.
+      const double tolerance = dtype == at::kDouble ? 1e-10 : dtype == at::kFloat ? 2e-5 : 4e-2;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        INFO("result or gradient " << i);
+        CHECK(found[i].scalar_type() == expected[i].scalar_type());
+        const double largest = expected[i].abs().max().item<double>();
+        CHECK((found[i] - expected[i]).abs().max().item<double>() <= tolerance * largest);
+      }
     }
   }
 }
