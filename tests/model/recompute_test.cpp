@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/cpu_algorithms.h"
 #include "model/unet/recompute.h"
 #include "model/unet_support.h"
 #include "support/fixture.h"
+#include "support/host_counts.h"
 
 namespace dalle2::test {
 namespace {
@@ -89,6 +91,23 @@ TEST_CASE("recomputed activations give the same output and gradients") {
     // Gradients of tensors that many blocks share are summed in another order; under autocast each
     // partial sum is rounded to the 8 bits of bfloat16.
     CHECK(std::sqrt(difference / size) <= (autocast ? 1e-2 : 1e-5));
+  }
+}
+
+TEST_CASE("time projections of all blocks in one product are the plain form") {
+  const UnetConfig config = config_with_everything(false);
+  Step joined, plain;
+  HostCounts of_joined =
+      host_counts_of([&] { joined = train_step(config, 16, /*autocast=*/false); });
+  const PlainAlgorithms by_block;
+  HostCounts of_plain = host_counts_of([&] { plain = train_step(config, 16, /*autocast=*/false); });
+  CHECK(of_joined.by_name["aten::split_with_sizes"] == 1);
+  CHECK(of_plain.by_name["aten::split_with_sizes"] == 0);
+  CHECK(at::allclose(joined.out, plain.out, 1e-4, 1e-5));
+  for (size_t i = 0; i < plain.grads.size(); ++i) {
+    INFO("gradient " << i);
+    const double largest = plain.grads[i].abs().max().item<double>();
+    CHECK((joined.grads[i] - plain.grads[i]).abs().max().item<double>() <= 1e-3 * largest);
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "model/unet/unet.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -9,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/cpu_algorithms.h"
+#include "kernels/half_weights.h"
 #include "model/unet/recompute.h"
 #include "model/unet/unet_layers.h"
 
@@ -29,11 +33,13 @@ at::Tensor UnetLayers::run(const std::shared_ptr<ResnetBlockImpl>& block,
                            const UnetEmbedded& e,
                            const at::Tensor& context,
                            bool recomputes) const {
-  if (!recomputes) return block->forward(x, e.silu_time, context);
-  return recompute_in_backward(
-      [block](const std::vector<at::Tensor>& in) { return block->forward(in[0], in[1], in[2]); },
-      {x, e.silu_time, context},
-      block->parameters());
+  const auto found = e.scale_shifts.find(block.get());
+  const bool joined = found != e.scale_shifts.end();
+  const auto forward = [block, joined](const std::vector<at::Tensor>& in) {
+    return block->forward(in[0], joined ? in[1] : block->time_mlp->forward(in[1]), in[2]);
+  };
+  const std::vector<at::Tensor> in = {x, joined ? found->second : e.silu_time, context};
+  return recomputes ? recompute_in_backward(forward, in, block->parameters()) : forward(in);
 }
 
 at::Tensor UnetLayers::run_attention(AnyModule& attention,
@@ -266,7 +272,45 @@ UnetEmbedded UnetLayers::embed(const at::Tensor& time, const UnetConditions& giv
   if (text_to_cond && given.text_encodings.defined()) {
     mid_context = at::cat({context, text_tokens(given)}, 1);
   }
-  return {at::silu(t), norm_cond->forward(context), norm_mid_cond->forward(mid_context)};
+  UnetEmbedded embedded = {.silu_time = at::silu(t),
+                           .scale_shifts = {},
+                           .context = norm_cond->forward(context),
+                           .mid_context = norm_mid_cond->forward(mid_context)};
+  project_time(embedded);
+  return embedded;
+}
+
+std::vector<std::shared_ptr<ResnetBlockImpl>> UnetLayers::resnet_blocks() const {
+  std::vector<std::shared_ptr<ResnetBlockImpl>> blocks = {
+      mid_block1, mid_block2, final_resnet_block};
+  if (init_resnet_block) blocks.push_back(init_resnet_block);
+  for (const auto* const way : {&downs, &ups}) {
+    for (const UnetStage& stage : *way) {
+      blocks.push_back(stage.first);
+      blocks.insert(blocks.end(), stage.blocks.begin(), stage.blocks.end());
+    }
+  }
+  return blocks;
+}
+
+// The time projections of all blocks as one product. Not in a sampler, which would join the weights at each of its steps.
+void UnetLayers::project_time(UnetEmbedded& embedded) const {
+  if (!uses_cpu_algorithms(embedded.silu_time.device()) || c10::InferenceMode::is_enabled()) return;
+  const std::vector<std::shared_ptr<ResnetBlockImpl>> blocks = resnet_blocks();
+  std::vector<at::Tensor> weights, biases;
+  std::vector<int64_t> widths;
+  for (const auto& block : blocks) {
+    const LinearLayerImpl& layer = *block->time_mlp;
+    if (layer.adapter() || !layer.weight.requires_grad()) return;
+    weights.push_back(in_half(layer.weight));
+    biases.push_back(in_half(layer.bias));
+    widths.push_back(layer.weight.size(0));
+  }
+  const std::vector<at::Tensor> projected =
+      at::linear(embedded.silu_time, at::cat(weights), at::cat(biases)).split_with_sizes(widths, 1);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    embedded.scale_shifts.emplace(blocks[i].get(), projected[i]);
+  }
 }
 
 // [B, num_image_tokens, cond_dim]

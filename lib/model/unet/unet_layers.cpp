@@ -48,7 +48,7 @@ at::Tensor BlockImpl::forward(const at::Tensor& x, const at::Tensor& scale_shift
 
 ResnetBlockImpl::ResnetBlockImpl(
     const UnetConfig& config, int64_t in, int64_t out, int64_t groups, bool cond) {
-  time_mlp_ =
+  time_mlp =
       add_group(*this, "time_mlp")->register_module("1", make_linear(time_dim(config), 2 * out));
   if (cond) {
     const auto attention = std::make_shared<CrossAttentionImpl>(
@@ -66,13 +66,10 @@ ResnetBlockImpl::ResnetBlockImpl(
 }
 
 at::Tensor ResnetBlockImpl::forward(const at::Tensor& x,
-                                    const at::Tensor& silu_time,
+                                    const at::Tensor& scale_shift,
                                     const at::Tensor& context) {
-  at::Tensor h = block1_->forward(x, time_mlp_->forward(silu_time));
-  if (cross_attn_) {
-    const at::Tensor attended = cross_attn_->forward(map_to_tokens(h), context);
-    h = h + tokens_to_map(attended, h.size(2), h.size(3));
-  }
+  at::Tensor h = block1_->forward(x, scale_shift);
+  if (cross_attn_) h = cross_attn_->add_to(h, context);
   h = block2_->forward(h);
   return h + (res_conv_ ? res_conv_->forward(x) : x);
 }

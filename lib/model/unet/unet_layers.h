@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "config/decoder/decoder_config.h"
@@ -46,13 +47,14 @@ class ResnetBlockImpl : public torch::nn::Module {
   /// @param cond with cross attention to the conditions
   ResnetBlockImpl(const UnetConfig& config, int64_t in, int64_t out, int64_t groups, bool cond);
   /// @param x [B, in, H, W]
-  /// @param silu_time [B, time_dim]: SiLU of the time vector, the same for all blocks of a pass
+  /// @param scale_shift [B, 2 out], what time_mlp makes of the SiLU of the time vector
   /// @param context [B, M, cond_dim]; not read without cross attention
   /// @return [B, out, H, W]
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& silu_time, const at::Tensor& context);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& scale_shift, const at::Tensor& context);
+
+  std::shared_ptr<LinearLayerImpl> time_mlp;
 
  private:
-  std::shared_ptr<LinearLayerImpl> time_mlp_;
   std::shared_ptr<CrossAttentionImpl> cross_attn_;  // null without conditions
   std::shared_ptr<BlockImpl> block1_, block2_;
   std::shared_ptr<ConvLayerImpl> res_conv_;  // null if in == out
@@ -82,7 +84,9 @@ struct UnetStage {
 
 /// The condition vectors of one forward pass.
 struct UnetEmbedded {
-  at::Tensor silu_time;    ///< [B, 4 dim]
+  at::Tensor silu_time;  ///< [B, 4 dim]: SiLU of the time vector
+  /// [B, 2 out] by block: what its time_mlp makes of silu_time, if all were one product; else empty
+  std::unordered_map<const ResnetBlockImpl*, at::Tensor> scale_shifts;
   at::Tensor context;      ///< [B, time and image tokens, cond_dim]
   at::Tensor mid_context;  ///< [B, the same and the text tokens, cond_dim]
 };
@@ -113,10 +117,13 @@ struct UnetLayers {
   void add_levels(UnetImpl& unet);
   void add_end(UnetImpl& unet);
 
+  std::vector<std::shared_ptr<ResnetBlockImpl>> resnet_blocks() const;
+
   // One forward pass.
   void check_embeddings(int64_t batch, const UnetConditions& given) const;
   at::Tensor join_inputs(const at::Tensor& x, const UnetConditions& given) const;
   UnetEmbedded embed(const at::Tensor& time, const UnetConditions& given) const;
+  void project_time(UnetEmbedded& embedded) const;
   at::Tensor image_tokens(const UnetConditions& given) const;
   at::Tensor text_tokens(const UnetConditions& given) const;
   at::Tensor run(const std::shared_ptr<ResnetBlockImpl>& block,
