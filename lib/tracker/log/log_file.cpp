@@ -62,6 +62,11 @@ void add_record(RunLog& log,
       const auto [place, is_new] = index.emplace(name, log.series.size());
       if (is_new) log.series.push_back({name, {}, {}});
       LogSeries& series = log.series[place->second];
+      // Only a damaged log goes back without a mark: the later value counts.
+      while (!series.steps.empty() && series.steps.back() > *step) {
+        series.steps.pop_back();
+        series.values.pop_back();
+      }
       const double nan = std::numeric_limits<double>::quiet_NaN();
       series.steps.push_back(*step);
       series.values.push_back(value.is_null() ? nan : value.get<double>());
