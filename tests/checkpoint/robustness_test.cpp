@@ -208,6 +208,16 @@ TEST_CASE("what is shared as much as checkpoints share it is read") {
   CHECK(run("\x80\x02("s + std::string(500'000, 'N') + "t.").as_sequence().size() == 500'000);
 }
 
+TEST_CASE("numpy's scalars have at least a byte") {
+  const auto scalar = [](const std::string& code, const std::string& data) {
+    return run("\x80\x04"s + "cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n\x8c\2" + code +
+               "\x85RC" + static_cast<char>(data.size()) + data + "tR.");
+  };
+  CHECK(scalar("i2", "\xfe\xff").as_int() == -2);
+  CHECK(scalar("i8", "\xfe\xff\xff\xff\xff\xff\xff\xff").as_int() == -2);
+  CHECK(scalar("i0", "").is_stub());  // a shift by 64
+}
+
 TEST_CASE("a storage of bytes may end within an element, and is no bool beyond 1") {
   const auto read = [](const std::string& dtype, char count, const std::string& size) {
     const StorageLoader loader = [](const StorageRef& ref) {
@@ -232,6 +242,16 @@ TEST_CASE("a storage of bytes may end within an element, and is no bool beyond 1
                     Contains("reaches beyond its storage of 6 elements"));
   CHECK(read("bool", 2, "K\2"s).as_tensor()[1].item<bool>());
   CHECK_THROWS_WITH(read("bool", 3, "K\3"s), Contains("bools beyond 1"));
+}
+
+TEST_CASE("numpy's numbers of the other byte order stay objects") {
+  const auto scalar = [](const std::string& order) {
+    return run("\x80\x04"s +
+               "cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n\x8c\2i2\x85R(K\3\x8c\1" + order +
+               "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tbC\2\xfe\xfftR."s);
+  };
+  CHECK(scalar("<").as_int() == -2);
+  CHECK(scalar(">").is_stub());
 }
 
 TEST_CASE("a text of bytes is UTF-8 before it is latin-1") {

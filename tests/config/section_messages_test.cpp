@@ -40,9 +40,9 @@ TEST_CASE("the rules of the data section are enforced") {
                    "reference applies it all the same)"});
   transform_rejects(R"("RandomResizedCrop": true)",
                     "RandomResizedCrop/size: required, but missing");
-  transform_rejects(R"("Resize": 32)", "Resize/size: required, but missing");
+  transform_rejects(R"("Resize": 32)", R"(Resize: expected an object like {"size": 32}, got 32)");
   transform_rejects(R"("RandomRotation": [-5, 5])",
-                    "RandomRotation/degrees: required, but missing");
+                    R"(RandomRotation: expected an object like {"degrees": [-5,5]}, got [-5,5])");
   transform_rejects(R"("Resize": {"size": [1,2,3]})",
                     "Resize/size: must have 1 to 2 entries, got 3");
   transform_rejects(R"("Resize": {"size": 0})", "Resize/size: must be >= 1 and <= 65535, got 0");

@@ -283,9 +283,9 @@ TEST_CASE("a picture without a caption is told with what it lacks") {
   for (const char* name : {"a.tags", "b.tags", "notes", "d.tar"})
     write_file_atomically(folder / name, "x");
   write_file_atomically(folder / "c.txt", "\n");
+  const CapturedLog log;
   FolderLoader over(folder);
   over.options.need_captions = true;
-  const CapturedLog log;
   ShardLoader loader(over.config, over.options);
   CHECK_THROWS_AS(first_of(loader), DataError);
   CHECK(

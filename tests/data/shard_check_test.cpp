@@ -83,7 +83,8 @@ TEST_CASE("the check names what is wrong with each shard") {
       text,
       Contains("00001.tar: 5 samples, 3 usable: left out: 1 broken picture, 1 sample without "
                "picture, 1 repeated key or field; used all the same: 1 key of an earlier "
-               "sample\n"));
+               "sample, 1 key with another shard's number, 1 row of embeddings that two samples "
+               "have\n"));
   CHECK_THAT(text, Contains("\n2 samples have no caption, which only a CLIP needs\n"));
   CHECK_THAT(text, Contains("    000040001: row 1 is all zero\n"));
   CHECK_THAT(text, Contains("00000.tar: 4 samples, all usable\n"));

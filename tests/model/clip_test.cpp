@@ -332,9 +332,11 @@ TEST_CASE("a CLIP of any config gives the features of its library, or is refused
     const TempDir dir;
     const std::string path = put_case(given, dir);
     if (given.json.at("refused").is_string()) {
+      std::string key = given.json.at("refused");
+      const std::string ours = "/image_";
+      if (key.starts_with(ours)) key.replace(0, ours.size(), "/preprocess_cfg/");
       CHECK_THAT(test::message_of<DataError>([&] { read_clip_file(path); }),
-                 Catch::Contains("config.json: ") &&
-                     Catch::Contains(given.json.at("refused").get<std::string>()));
+                 Catch::Contains("config.json: ") && Catch::Contains(key));
       continue;
     }
     const ClipFile read = read_clip_file(path);

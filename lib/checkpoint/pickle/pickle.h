@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pickles as values and back. Known classes (dicts, tensors, bytes, ...) become values,
+// Pickles as values and back. Known classes (dicts, tensors, numpy's scalars, ...) become values,
 // all others inert stubs: nothing is ever imported or executed.
 #pragma once
 

@@ -10,6 +10,8 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <unordered_map>
 
 namespace dalle2 {
@@ -227,6 +229,7 @@ class Reader {
     if (builtin && (name == "bytearray" || name == "bytes") && args_of(node).size() <= 1) {
       return args_of(node).empty() ? Value(Bytes{}) : read(args_of(node)[0]);
     }
+    if (module.starts_with("numpy") && name == "scalar") return read_numpy_scalar(node);
     return std::nullopt;
   }
 
@@ -267,6 +270,39 @@ class Reader {
       bytes += static_cast<char>(((lead & 3) << 6) | (next & 0x3F));
     }
     return bytes;
+  }
+
+  /// numpy.core.multiarray.scalar(dtype('f8', ...), bytes), little-endian as x86 and ARM write it.
+  std::optional<Value> read_numpy_scalar(const PickleNode& node) {
+    const PickleNode& dtype = arg(node, 0);
+    const Value raw = read(args_of(node)[1 < args_of(node).size() ? 1 : 0]);
+    if (dtype.kind != Kind::kObject || args_of(dtype).empty() || !raw.is_bytes()) {
+      return std::nullopt;
+    }
+    const std::string code = arg(dtype, 0).text;
+    const std::string& data = std::get<Bytes>(raw.data).data;
+    if (dtype.state != kNoNode && graph_.nodes[dtype.state].items.size() > 1 &&
+        graph_.nodes[graph_.nodes[dtype.state].items[1]].text == ">") {
+      return std::nullopt;
+    }
+    uint64_t bits = 0;
+    if (code.size() != 2 || data.empty() || data.size() > 8 ||
+        data.size() != static_cast<size_t>(code[1] - '0')) {
+      return std::nullopt;
+    }
+    std::memcpy(&bits, data.data(), data.size());
+    const int unused = static_cast<int>(64 - 8 * data.size());
+    const char kind = code[0];
+    if (kind == 'b') return Value(bits != 0);
+    if (kind == 'i') return Value(static_cast<int64_t>(bits << unused) >> unused);
+    if (kind == 'u' && bits <= uint64_t{INT64_MAX}) return Value(static_cast<int64_t>(bits));
+    if (kind != 'f') return std::nullopt;
+    if (data.size() == 8) return Value(std::bit_cast<double>(bits));
+    if (data.size() == 4) {
+      return Value(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))));
+    }
+    return Value(
+        static_cast<double>(c10::Half(static_cast<uint16_t>(bits), c10::Half::from_bits())));
   }
 
   Value read_stub(uint32_t id, const PickleNode& node) {

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -50,16 +49,50 @@ std::string shown_assignment(const std::string& assignment) {
   return public_url(assignment.substr(0, equals)) + (equals == std::string::npos ? "" : "=...");
 }
 
-constexpr const char* kSpaces = " \t\n\r\f\v";
+std::string trimmed(const std::string& text) {
+  const char* kSpaces = " \t\n\r\f\v";
+  const size_t begin = text.find_first_not_of(kSpaces);
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
+}
+
+// The scanners below take texts of any length, which std::regex does not: it calls itself for each
+// character.
+bool is_digit(const std::string& text, size_t at) {
+  return at < text.size() && text[at] >= '0' && text[at] <= '9';
+}
+bool is_sign(const std::string& text, size_t at) {
+  return at < text.size() && (text[at] == '-' || text[at] == '+');
+}
+
+// The end of the digits that begin at `at`, which Python lets single underscores divide.
+size_t digits_end(const std::string& text, size_t at) {
+  while (is_digit(text, at)) {
+    ++at;
+    if (at < text.size() && text[at] == '_' && is_digit(text, at + 1)) ++at;
+  }
+  return at;
+}
 
 std::optional<double> number_of(const std::string& text) {
-  if (text.find_first_of("xXnNpP") != std::string::npos)
-    return std::nullopt;  // hexadecimal, NaN, infinity
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  const auto read = static_cast<size_t>(end - text.c_str());
-  if (read == 0 || text.find_first_not_of(kSpaces, read) != std::string::npos) return std::nullopt;
-  return value;
+  std::string digits = trimmed(text);
+  const size_t begin = is_sign(digits, 0) ? 1 : 0;
+  size_t at = digits_end(digits, begin);
+  bool has_digits = at > begin;
+  if (at < digits.size() && digits[at] == '.') {
+    const size_t end = digits_end(digits, at + 1);
+    has_digits |= end > at + 1;
+    at = end;
+  }
+  if (!has_digits) return std::nullopt;
+  if (at < digits.size() && (digits[at] == 'e' || digits[at] == 'E')) {
+    const size_t exponent = at + (is_sign(digits, at + 1) ? 2 : 1);
+    at = digits_end(digits, exponent);
+    if (at == exponent) return std::nullopt;
+  }
+  if (at != digits.size()) return std::nullopt;
+  std::erase(digits, '_');
+  return std::strtod(digits.c_str(), nullptr);
 }
 
 std::optional<int64_t> whole(double value) {
@@ -68,17 +101,21 @@ std::optional<int64_t> whole(double value) {
   return static_cast<int64_t>(value);
 }
 
-/// "3", and "3.0", but not "3e0".
 std::optional<int64_t> integer_of(const std::string& text) {
-  char* end = nullptr;
+  std::string digits = trimmed(text);
+  const size_t begin = is_sign(digits, 0) ? 1 : 0;
+  const size_t end = digits_end(digits, begin);
+  if (end == begin) return std::nullopt;
+  if (end < digits.size()) {
+    const bool zeros = digits[end] == '.' && end + 1 < digits.size() &&
+                       digits.find_first_not_of('0', end + 1) == std::string::npos;
+    if (!zeros) return std::nullopt;
+  }
+  digits.resize(end);
+  std::erase(digits, '_');
   errno = 0;
-  const int64_t value = std::strtoll(text.c_str(), &end, 10);
-  auto read = static_cast<size_t>(end - text.c_str());
-  if (read == 0 || errno != 0) return std::nullopt;
-  if (read < text.size() && text[read] == '.')
-    read = std::min(text.find_first_not_of('0', read + 1), text.size());
-  if (text.find_first_not_of(kSpaces, read) != std::string::npos) return std::nullopt;
-  return value;
+  const int64_t value = std::strtoll(digits.c_str(), nullptr, 10);
+  return errno == 0 ? std::optional(value) : std::nullopt;
 }
 
 constexpr const char* kAllowPipe = "/data/allow_pipe";

@@ -59,6 +59,20 @@ std::string word_for(const std::string& key, const std::vector<std::string>& kno
   return key;
 }
 
+/// The argument that a transform cannot do without; null if there is none.
+const char* required_argument(TransformKind kind) {
+  switch (kind) {
+    case TransformKind::RandomResizedCrop:
+    case TransformKind::Resize:
+    case TransformKind::CenterCrop:
+      return "size";
+    case TransformKind::RandomRotation:
+      return "degrees";
+    default:
+      return nullptr;
+  }
+}
+
 /// Whether the loader reads nothing of this kind: "gs://bucket/x", "ftp:x".
 bool has_other_scheme(const std::string& path) {
   for (const char* scheme : {"file:", "http://", "https://", "s3://", "hf://", "pipe:"}) {
@@ -311,6 +325,11 @@ void Reader::read_transform(const std::string& name,
   }
   TransformConfig transform;
   transform.kind = static_cast<TransformKind>(found - names.begin());
+  if (const char* argument = required_argument(transform.kind);
+      argument != nullptr && !json.is_object() && !json.is_boolean() && !json.is_null()) {
+    const std::string value = json.is_number() || json.is_array() ? shown(json) : "32";
+    return wrong_type(json, pointer, fmt::format("an object like {{\"{}\": {}}}", argument, value));
+  }
   // torchvision has it, but for pictures (not tensors) it changes nothing there either.
   if (json.is_object() && json.contains("antialias")) {
     faults_.warn(pointer + "/antialias", "has no effect: pictures are always smoothed when shrunk");
