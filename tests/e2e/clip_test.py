@@ -405,7 +405,7 @@ class Clip(EndToEnd):
         run("report", self.trained / "clip", "--out", "report.html", cwd=self.dir, check=0)
         page = (self.dir / "report.html").read_text()
         self.assertIn("image_to_text_R@1", page)
-        self.assertIn("<details open><summary>clip</summary>", page)
+        self.assertIn("<summary>clip_config.json</summary>", page)
 
 
 if __name__ == "__main__":

@@ -335,7 +335,7 @@ class Faults(Wandb):
         self.log(5, {"WANDB_MODE": "offline"}, log=log)
         (self.dir / "other").mkdir()
         command = [str(LOG_LIKE_A_RUN), str(self.dir / "log.json"), str(self.dir / "out"), "5"]
-        done = subprocess.run(command, cwd=self.dir / "other", env=self.env(double.environment()), timeout=100, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=self.dir / "other", env=self.env(double.env()), timeout=100, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         run = double.only_run()
         self.check_rows(run.history, self.logged())
