@@ -82,7 +82,7 @@ TEST_CASE("views, ties and shared storages that Python saved stay shared") {
   }
 }
 
-TEST_CASE("a pickled class object becomes a stub, numpy's scalars too") {
+TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numbers") {
   const Value root = read_pth(test::fixture_folder("checkpoints") + "/model.pth");
   const Cursor checkpoint(root, "model.pth");
   const Cursor at_version = checkpoint.at("version");
@@ -96,7 +96,10 @@ TEST_CASE("a pickled class object becomes a stub, numpy's scalars too") {
                                                                                "ab",
                                                                                4));
   CHECK(checkpoint.at("set").value().type_name() == "builtins.set");
-  CHECK(checkpoint.at("numpy").at(0).value().is_stub());
+  CHECK(checkpoint.at("numpy").at(0).as_double() == 1.25);
+  CHECK(checkpoint.at("numpy").at(1).as_int() == -3);
+  CHECK(checkpoint.at("numpy").at(2).as_double() == 0.5);
+  CHECK(checkpoint.at("numpy").at(3).as_bool());
   CHECK(checkpoint.at("defaults").at("a").as_int() == 1);
   CHECK(checkpoint.at("large").value().is_stub());
 }

@@ -282,7 +282,7 @@ TEST_CASE("short chains are refused for the schedules that break on them, and on
   for (const BetaSchedule schedule :
        {BetaSchedule::linear, BetaSchedule::quadratic, BetaSchedule::sigmoid}) {
     config.beta_schedule = std::vector<BetaSchedule>{schedule};
-    config.timesteps = 20;
+    config.timesteps = 10;
     CHECK_THROWS_AS(plan_decoder(config), ConfigError);
     config.timesteps = 21;
     CHECK_NOTHROW(plan_decoder(config));
