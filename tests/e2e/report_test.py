@@ -29,7 +29,7 @@ class Report(EndToEnd):
         # two epochs, two pictures of each split
         self.assertEqual(len(re.findall('<img [^>]*src="data:image/png;base64,', page)), 2 * 2 * 2)
         for text in ("Training Loss", "Validation Loss", "Learning Rate", "Grad Norm", "EMA Decay", "Samples per second", "Time of a step", "Memory",
-                     "unets.0.dim_mults", "Samples Seen", "Train: ", "Test: "):
+                     "dim_mults", "Samples Seen", "Train: ", "Test: "):
             self.assertIn(text, page)
 
     def test_what_cannot_be_reported_or_written_is_told(self):
