@@ -110,7 +110,14 @@ std::string format_field(const std::string& inside, const FormatFields& fields, 
   if (spec[2] != '0') spec.insert(2, ">");  // what is not finite too
   if (is_whole) return fmt::format(fmt::runtime(spec), *whole);
   const double number = whole != nullptr ? static_cast<double>(*whole) : *real;
-  return fmt::format(fmt::runtime(spec), std::isnan(number) ? std::abs(number) : number);
+  std::string shown =
+      fmt::format(fmt::runtime(spec), std::isnan(number) ? std::abs(number) : number);
+  if (spec[2] != '0' || std::isfinite(number)) return shown;
+  // Python fills with zeros here too, behind the sign.
+  const size_t blanks = shown.find_first_not_of(' ');
+  std::fill_n(shown.begin(), blanks, '0');
+  if (shown[blanks] == '-') std::swap(shown[0], shown[blanks]);
+  return shown;
 }
 
 std::string filled(const std::string& text, const FormatFields& fields, Indices indices) {

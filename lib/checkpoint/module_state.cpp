@@ -87,8 +87,8 @@ LoadReport load_state_dict(torch::nn::Module& module,
   return report;
 }
 
-void check_finite(const torch::nn::Module& module, const std::string& where) {
-  for (const auto& [name, tensor] : state_dict(module)) {
+void check_finite(const StateDict& weights, const std::string& where) {
+  for (const auto& [name, tensor] : weights) {
     if (!tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>()) continue;
     throw DataError("{}: {}: the weights are not finite", where, name);
   }

@@ -33,7 +33,10 @@ LoadReport load_state_dict(torch::nn::Module& module,
                            const std::string& where = "state dict");
 
 /// @throws DataError naming the first tensor that holds NaN or infinity
-void check_finite(const torch::nn::Module& module, const std::string& where);
+void check_finite(const StateDict& weights, const std::string& where);
+inline void check_finite(const torch::nn::Module& module, const std::string& where) {
+  check_finite(state_dict(module), where);
+}
 
 /// Warns of what a load that is not strict left out, if anything.
 void warn_of_rest(const LoadReport& report, const std::string& where);

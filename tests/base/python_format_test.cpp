@@ -29,8 +29,10 @@ TEST_CASE("numbers in a template have the form that Python gives them") {
                           Case{1e-7, "10.3f", "     0.000"},
                           Case{12345.678, ".2e", "1.23e+04"},
                           Case{-12345.678, "012.3e", "-001.235e+04"},
+                          Case{kInfinite, "06.1f", "000inf"},
+                          Case{-kInfinite, "07.1f", "-000inf"},
+                          Case{-kInfinite, "02.1f", "-inf"},
                           Case{kInfinite, "6.1f", "   inf"},
-                          Case{-kInfinite, ".1f", "-inf"},
                           Case{-std::numeric_limits<double>::quiet_NaN(), "5.1f", "  nan"}}) {
     CAPTURE(one.spec);
     CHECK(python_format("a{x:" + std::string(one.spec) + "}b", {{"x", one.value}}) ==

@@ -223,6 +223,14 @@ TEST_CASE("shards are mixed if all of them can be read, and replace others only 
                     Contains("used: expected a folder without shards, found 000077.tar"));
   CHECK(mix_shards(folder / "sorted", folder / "used", {}, /*overwrite=*/true).removed ==
         std::vector<std::string>{"000077.tar"});
+  int64_t written = 0;
+  CHECK_THROWS_WITH(mix_shards(folder / "sorted",
+                               folder / "mixed",
+                               {.index_width = 6},
+                               /*overwrite=*/false,
+                               [&](int64_t done, int64_t) { written = done; }),
+                    Contains("Give their number with --index-width"));
+  CHECK(written == 0);
   fs::remove(folder / "sorted/img_emb/img_emb_000002.npy");
   CHECK(mix_shards(folder / "sorted", folder / "fewer", {}).absent_rows == 10);
   fs::resize_file(folder / "sorted/000001.tar", 3000);

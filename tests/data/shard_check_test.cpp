@@ -142,11 +142,15 @@ TEST_CASE("embeddings inside the shards are checked, too") {
   const Members others = {tiny_members(1, 1)[0],
                           {tiny_key(1, 0) + ".npy", format_npy_float32({4}, values.data())}};
   write_tar(folder / "00001.tar", others);
-  const CheckReport both = check_shards(
-      {.urls = {folder / "00000.tar", folder / "00001.tar"}, .embeddings_in_tar = true});
-  CHECK(both.usable == 1);
-  CHECK_THAT(both.shards[1].drops.first(drop::kWrongEmbeddingShape),
-             Contains("embeddings of shape [4], those of the first shard have [2]"));
+  const Members more = {tiny_members(2, 1)[0],
+                        {tiny_key(2, 0) + ".npy", format_npy_float32({2}, values.data())}};
+  write_tar(folder / "00002.tar", more);
+  const CheckReport all =
+      check_shards({.urls = {folder / "00001.tar", folder / "00000.tar", folder / "00002.tar"},
+                    .embeddings_in_tar = true});
+  CHECK(all.usable == 2);
+  CHECK_THAT(all.shards[0].drops.first(drop::kWrongEmbeddingShape),
+             Contains("embeddings of shape [4], those of most shards have [2]"));
 }
 
 TEST_CASE("captions without text, dotted keys and shards without samples are told") {

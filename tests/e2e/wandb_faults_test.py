@@ -49,6 +49,7 @@ class Replay(Wandb):
     def test_sync_sends_the_rows_with_every_default_of_the_config(self):
         """If a saver cannot be read, the config goes without its defaults; the error comes after the rows are sent."""
         whole = json.loads((ROOT / "configs/smoke/unconditional.json").read_text())
+        whole["data"]["allow_pipe"] = True
         broken = {**whole, "tracker": {"save": {"save_to": "url", "url": "ftp://h/x", "save_latest_to": "latest.pth"}}}
         for config, code, default in ((whole, 0, 0.5), (broken, 6, None)):
             with self.subTest(code):
@@ -67,6 +68,7 @@ class Replay(Wandb):
                 run = double.only_run()
                 self.check_rows(run.history, self.logged())
                 self.assertEqual(run.config["train"]["value"].get("max_grad_norm"), default)
+                self.assertTrue(run.config["data"]["value"]["allow_pipe"])
                 self.assertEqual("out/decoder_config.json" in done.stderr and "/tracker/save" in done.stderr, code != 0)
 
     def test_a_long_replay_is_sent_in_pieces(self):

@@ -270,6 +270,13 @@ TEST_CASE("files of others become open_clip's, and no other model's config is re
   CHECK(back.config.quick_gelu);
   CHECK(std::filesystem::exists(dir / kOpenClipConfigName));
   CHECK_NOTHROW(convert_to_open_clip(theirs, dir / "openai.pt"));  // the same model again
+  ClipFile broken = read_clip_file(theirs);
+  broken.weights.front().second = broken.weights.front().second.clone().fill_(NAN);
+  write_clip_file(dir / "broken/nan.safetensors", broken);
+  CHECK_THROWS_WITH(
+      convert_to_open_clip(dir / "broken/nan.safetensors", dir / "never.safetensors"),
+      Contains("nan.safetensors: " + broken.weights.front().first) && Contains("not finite"));
+  CHECK_FALSE(std::filesystem::exists(dir / "never.safetensors"));
   const std::string other = foreign_file("hugging_face/model.safetensors");
   CHECK_THAT(test::message_of<ConfigError>(
                  [&] { convert_to_open_clip(other, dir / "other.safetensors"); }),

@@ -106,7 +106,7 @@ CaptionText read_caption(const FolderPicture& picture,
   return caption;
 }
 
-/// Picture and notes, of which the report counts what is told.
+/// Picture and notes. The report counts the facts of the picture.
 /// @throws DataError for a picture that cannot be used
 Members picture_members(const FolderPicture& picture,
                         const std::optional<Rgb>& ground,
@@ -261,7 +261,7 @@ struct RowFile {
   }
 
   /// @param key of the sample, for messages @throws DataError for a row that is not in the file
-  std::string row(int64_t index, const std::string& key) const {
+  void check_row(int64_t index, const std::string& key) const {
     if (index < 0 || index >= layout.shape.front()) {
       throw DataError(
           "{}: holds {} rows, and the sample {} has the row {} by the digits at the end of its key\n  Give "
@@ -271,6 +271,9 @@ struct RowFile {
           printable(key),
           index);
     }
+  }
+
+  std::string row(int64_t index) const {
     std::string bytes(row_bytes, '\0');
     std::ifstream file(path, std::ios::binary);
     file.seekg(
@@ -319,6 +322,17 @@ PackReport mix_shards(const std::string& from,
   const auto families = row_files_of(from);
   // Rows of `shards embed` follow one another as the samples do, whatever their keys are.
   const bool follows_samples = fs::exists(fs::path(from) / kEmbeddingsManifest);
+  const auto row_of = [&](const StoredSample& sample) {
+    return follows_samples ? static_cast<int64_t>(sample.place)
+                           : row_of_key(sample.key, options.index_width).value_or(-1);
+  };
+  // Before anything is written: a wrong number of digits is wrong for all.
+  for (const auto& [prefix, family] : families) {
+    for (const StoredSample& sample : samples) {
+      const auto file = family.find(shard_number(shards[sample.shard]));
+      if (file != family.end()) file->second.check_row(row_of(sample), sample.key);
+    }
+  }
 
   NewShards made(out, overwrite);
   PackReport report{.unit = "sample", .found = std::ssize(samples)};
@@ -330,21 +344,20 @@ PackReport mix_shards(const std::string& from,
   };
   std::vector<std::string> files =
       write_shards(dealt, out, options.index_width, progress, members_of, report);
-  if (report.stopped) return report;
+  if (report.stopped || report.packed == 0) return report;
   const std::string part = NewShards::folder(out) + "/";
   for (const auto& [prefix, family] : families) {
     const RowFile& like = family.begin()->second;
     for (size_t shard = 0; shard < dealt.size(); ++shard) {
+      report.stopped = stop_requested() != 0;
+      if (report.stopped) return report;
       std::string rows;
       for (const size_t number : dealt[shard]) {
         const StoredSample& sample = samples[number];
         const auto file = family.find(shard_number(shards[sample.shard]));
-        const int64_t index = follows_samples
-                                  ? static_cast<int64_t>(sample.place)
-                                  : row_of_key(sample.key, options.index_width).value_or(-1);
         report.absent_rows += file == family.end() ? 1 : 0;
         rows += file == family.end() ? std::string(like.row_bytes, '\0')
-                                     : file->second.row(index, sample.key);
+                                     : file->second.row(row_of(sample));
       }
       std::vector<int64_t> shape = like.layout.shape;
       shape.front() = std::ssize(dealt[shard]);

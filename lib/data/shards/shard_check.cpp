@@ -214,21 +214,27 @@ Findings check_shard(const std::string& url,
   return findings;
 }
 
-/// Embeddings inside the shards: those of a shard must have the shape of the first shard's.
+/// Embeddings inside the shards: those of a shard must have the shape that most shards have.
 /// @return this shape
 std::vector<int64_t> compare_shapes(std::vector<Findings>& all,
                                     std::vector<int64_t> Findings::*shape) {
-  std::vector<int64_t> first;
+  std::map<std::vector<int64_t>, int64_t> shards;
+  for (const Findings& findings : all)
+    if (!(findings.*shape).empty()) ++shards[findings.*shape];
+  if (shards.empty()) return {};
+  const auto most =
+      std::max_element(shards.begin(), shards.end(), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      });
   for (Findings& findings : all) {
-    if (first.empty()) first = findings.*shape;
-    if ((findings.*shape).empty() || findings.*shape == first) continue;
-    findings.check.usable = 0;
+    if ((findings.*shape).empty() || findings.*shape == most->first) continue;
+    findings.check.usable = findings.check.no_caption = 0;
     findings.check.drops.add(drop::kWrongEmbeddingShape,
-                             fmt::format("embeddings of shape {}, those of the first shard have {}",
+                             fmt::format("embeddings of shape {}, those of most shards have {}",
                                          shape_text(findings.*shape),
-                                         shape_text(first)));
+                                         shape_text(most->first)));
   }
-  return first;
+  return most->first;
 }
 
 void note_repeated_keys(std::vector<Findings>& all) {

@@ -466,6 +466,7 @@ ConvertReport convert_to_open_clip(const std::string& in, const std::string& out
             .format = ""};
   } else {
     file = read_clip_file(in);
+    check_finite(file.weights, in);
   }
   check_config_beside(file, out);
   write_clip_file(out, file);

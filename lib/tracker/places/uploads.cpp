@@ -465,7 +465,9 @@ bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<s
     to.send(
         entry, notes, {.ends_at_stop = false, .cancelled = [this] { return cancelled_.load(); }});
     is_sent = true;
-    log_info("track", "Saved {} to {}", entry.kind, to.place_of(entry.target));
+    // Whether there was such a file already is not known here.
+    if (!entry.only_if_absent)
+      log_info("track", "Saved {} to {}", entry.kind, to.place_of(entry.target));
   } catch (const std::exception& fault) {
     const auto* const network = dynamic_cast<const NetworkError*>(&fault);
     is_refused = !cancelled_ && (network == nullptr || !may_pass(*network));
