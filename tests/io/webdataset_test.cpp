@@ -165,6 +165,24 @@ TEST_CASE("a wrong checksum of gzip is told behind the last sample") {
   CHECK_FALSE(reader.next());
 }
 
+TEST_CASE("a shard that breaks off yields its whole samples, never the cut one") {
+  const test::TempDir folder;
+  {
+    TarWriter writer(folder / "a.tar");
+    for (const char* name : {"1.jpg", "1.txt", "2.jpg", "2.txt"}) {
+      writer.add(name, std::string(1000, 'x'));
+    }
+    writer.commit();
+  }
+  test::put_file(folder / "cut.tar", read_file(folder / "a.tar").substr(0, 3 * 1536 + 700));
+  SampleReader reader(folder / "cut.tar");
+  const auto sample = reader.next();
+  REQUIRE(sample);
+  CHECK(sample->key == "1");
+  CHECK_THROWS_AS(reader.next(), DataError);
+  CHECK_FALSE(reader.next());
+}
+
 TEST_CASE("a sample without a field says what it has instead") {
   std::vector<TarMember> members;
   for (const char* field : {"txt", "v0.png", "v1.png", "v2.JPG", "v3.png"})

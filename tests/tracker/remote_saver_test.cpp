@@ -169,7 +169,7 @@ TEST_CASE(
     CHECK(server.count("PUT /renamed/run/latest.pth") == 0);
   }
   {
-    // Savers that cannot be read are told of.
+    // Savers that cannot be read are reported.
     test::put("data/decoder_config.json", R"({"tracker": {"save": {"save_to": "floppy"}}})");
     const SyncReport report = sync_run("data");
     CHECK(report.left == 1);
@@ -228,7 +228,7 @@ TEST_CASE("an error after the last row was sent is counted, and sent by the next
   CHECK(std::filesystem::is_empty("data/outbox"));
 }
 
-TEST_CASE("an error after another start has taken the run over is told, and not logged") {
+TEST_CASE("an error after another start has taken the run over is reported, and not logged") {
   LateRun run;
   const auto tracker = run.start();
   test::save(*tracker, 10);

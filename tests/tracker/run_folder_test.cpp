@@ -52,6 +52,16 @@ TEST_CASE("a start writes run.json before it logs, and has an id, a token and a 
   CHECK(record_of()["finished"] == "everything");
 }
 
+TEST_CASE("a refused start leaves the lock alone, and the next one begins in it") {
+  Run run;
+  put("latest.pth", "somebody's");
+  CHECK_THROWS_WITH(run.start(), Contains("/tracker/save: a file lies there"));
+  CHECK(fs::exists("data/run.lock"));
+  CHECK_FALSE(fs::exists("data/run.json"));
+  fs::remove("latest.pth");
+  CHECK_NOTHROW(run.start());
+}
+
 TEST_CASE("a folder without run.json that holds what a run would write is refused by name") {
   for (const char* name : {"checkpoint.pth", "log.jsonl", "decoder_config.json", "images/1.png"}) {
     CAPTURE(name);

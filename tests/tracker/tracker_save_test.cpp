@@ -155,6 +155,15 @@ TEST_CASE("a start takes a template with an entry of a list that is empty then")
   CHECK_NOTHROW(test::begin(tracker));
 }
 
+TEST_CASE("a target that is the run's own file is not copied over itself") {
+  SavingRun run;
+  const auto tracker_held = run.start({saver("./data/checkpoint.pth", {})});
+  Tracker& tracker = *tracker_held;
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
+  CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");
+  CHECK(run.log.count(LogLevel::kError) == 0);
+}
+
 TEST_CASE("a saver spares the run's records and folders") {
   SavingRun run;
   std::filesystem::create_directories("real");
