@@ -122,7 +122,7 @@ def serve_reference(kind, arguments):
 
 
 class Worker:
-    """A program that steps when it is told to, and keeps its fastest step."""
+    """A program that steps on request and keeps its fastest step."""
 
     def __init__(self, command, threads):
         self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

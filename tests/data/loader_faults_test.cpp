@@ -324,7 +324,7 @@ TEST_CASE("repeated members are left out and named") {
   CHECK(loader.dropped() == DropCounts{{"repeated key or field", 1}});
 }
 
-TEST_CASE("a tar that may have been cut between two members is told once, and used") {
+TEST_CASE("a tar that may have been cut between two members is reported once, and used") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 3, 4);
   const std::string path = folder / "shards/00001.tar";

@@ -217,7 +217,8 @@ TEST_CASE("an epoch resumes in a replaced shard after the same number of samples
         1);
 }
 
-TEST_CASE("a shard that cannot be read at a resume is told, and takes no other sample with it") {
+TEST_CASE(
+    "a shard that cannot be read at a resume is reported, and takes no other sample with it") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 6, 8);
   LoaderOptions options = options_over(folder.path(), 6, 4);

@@ -74,7 +74,7 @@ std::string text_of(const PackReport& report) {
 
 }  // namespace
 
-TEST_CASE("links to files that are not there are told, and left out") {
+TEST_CASE("links to files that are not there are reported and left out") {
   const TempDir folder;
   write_file_atomically(folder / "in/a.png", encode_png(busy_picture(6, 5)));
   write_file_atomically(folder / "in/b.png", encode_png(busy_picture(6, 5)));

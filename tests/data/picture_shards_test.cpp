@@ -277,7 +277,7 @@ TEST_CASE("captions in JSON are read in the encoding of the captions") {
                   "another\n  None of its captions is used.") == 1);
 }
 
-TEST_CASE("a picture without a caption is told with what it lacks") {
+TEST_CASE("a picture without a caption is reported with what it lacks") {
   const TempDir folder;
   for (const char* name : {"a.png", "b.png", "c.png"}) add_picture(folder, name);
   for (const char* name : {"a.tags", "b.tags", "notes", "d.tar"})

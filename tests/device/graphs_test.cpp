@@ -41,7 +41,7 @@ void decoder_step(DecoderTrainer& trainer, int64_t number, int64_t batch = 2) {
 
 constexpr const char* kInUse = "one CUDA graph each from now on";
 
-/// They do, by so many graphs, without a warning.
+/// Expects equal results from both trainers, this number of graphs, and no warning.
 template <class Trainer, class Step>
 void expect_graphs(
     Trainer& plain, Trainer& by_graph, int64_t steps, long graphs, const Step& step) {

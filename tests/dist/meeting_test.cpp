@@ -233,7 +233,7 @@ TEST_CASE("without an agent rank 0 keeps the store") {
   CHECK_FALSE(world_from_environment(variables("1")).hosts_store);
 }
 
-TEST_CASE("a process that is told what carries its tensors goes the way of several") {
+TEST_CASE("a process whose transport is named starts as one of several") {
   const auto world_with = [](const std::string& group) {
     return world_from_environment(with(
         {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "29500"}, {"DALLE2_GROUP", group}}));

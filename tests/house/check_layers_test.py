@@ -52,7 +52,7 @@ def library(name, rest, before=""):
     return f"# SPDX-License-Identifier: MIT\n{before}dalle2_library({name}{rest})\n"
 
 
-# What is changed in the good tree, and the breaches that are told of it.
+# What is changed in the good tree, and the breaches that are reported.
 BAD = [
     # includes
     ({"lib/base/log.h": SPDX + '\n#include "io/file.h"\n'}, 'lib/base/log.h:3: "io/file.h": base may use nothing, not io'),

@@ -129,7 +129,7 @@ std::string with_weight(const TempDir& folder, const std::string& name, double v
   return path;
 }
 
-TEST_CASE("a network with a weight that is not finite is told when it is opened") {
+TEST_CASE("a network with a weight that is not finite is reported when it is opened") {
   const TempDir folder;
   for (const double value : {std::nan(""), HUGE_VAL}) {
     const std::string path = with_weight(folder, "ours.pt", value);
@@ -149,7 +149,7 @@ TEST_CASE("a network with a weight that is not finite is told when it is opened"
   }
 }
 
-TEST_CASE("a network for LPIPS whose distances are not finite is told when it is opened") {
+TEST_CASE("a network for LPIPS whose distances are not finite is reported when it is opened") {
   const TempDir folder;
   const std::string path = folder.path() + "/lpips.pt";
   torch::jit::Module module("Pairs");
@@ -165,7 +165,7 @@ TEST_CASE("a network for LPIPS whose distances are not finite is told when it is
             "weights are damaged");
 }
 
-TEST_CASE("a whole archive that LibTorch cannot load is told with what it says") {
+TEST_CASE("a whole archive that LibTorch cannot load is reported with LibTorch's message") {
   const TempDir folder;
   const std::string path = folder.path() + "/newer.pt";
   torch::jit::Module module("Nothing");

@@ -207,7 +207,7 @@ TEST_CASE("libtorch_cuda.so is left alone where there is no driver") {
   CHECK_THAT(load_cuda_library(folder.path(), false), Contains("no NVIDIA driver"));
 }
 
-TEST_CASE("a libtorch_cuda.so that cannot be loaded is told with the loader's reason") {
+TEST_CASE("a libtorch_cuda.so that cannot be loaded is reported with the loader's reason") {
   const test::TempDir folder;
   std::ofstream(folder / "libtorch_cuda.so") << "not a library";
   CHECK_THAT(load_cuda_library(folder.path(), true),

@@ -2,7 +2,6 @@
 // A whole training file of a diffusion prior.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>

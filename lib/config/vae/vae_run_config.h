@@ -2,7 +2,6 @@
 // A whole training file of a VQGAN-VAE.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -25,7 +25,7 @@ struct PictureListing {
 enum class Tars { kPassOver, kRead };
 
 /// The pictures of a folder and of those below it that this user may read, as walk_data() walks them. What
-/// is not read is told: links that lead nowhere, files of other kinds, a tar that ends early, which gives
+/// is not read is reported: links that lead nowhere, files of other kinds, a tar that ends early, which gives
 /// the pictures before its end.
 /// @throws DataError if there are none, or the folder cannot be read
 PictureListing list_pictures(const std::filesystem::path& folder, Tars tars);
