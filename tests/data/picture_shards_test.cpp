@@ -288,6 +288,9 @@ TEST_CASE("a picture without a caption is reported with what it lacks") {
   over.options.need_captions = true;
   ShardLoader loader(over.config, over.options);
   CHECK_THROWS_AS(first_of(loader), DataError);
+  CHECK(
+      log.count("passed over 4 files with names of no kind of data that is read (2 .tags, 1 .tar, "
+                "1 without extension)") == 1);
   CHECK(log.count((folder / "a.png") + ": no a.txt beside it") == 1);
   CHECK(log.count((folder / "c.png") + ": its caption is empty") == 1);
 }
