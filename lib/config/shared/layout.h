@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What weights of a version of dalle2-pytorch mean: which layers and formulas they were trained with. Networks and
-// loops are built from it. The defaults are those of 1.15.6, the last one.
+// loops are built from it. The defaults are those of 1.15.6, the last one. What a version's config leaves out, noise
+// schedules among it, is in old_configs.cpp.
 #pragma once
 
 #include <array>

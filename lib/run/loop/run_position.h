@@ -44,10 +44,11 @@ inline constexpr const char* kTrainTask = "train";
 
 struct RunPosition {
   int64_t epoch = 0;
-  int64_t samples_seen = 0;            ///< of the whole run
-  std::string next_task = kTrainTask;  ///< or "val", or what a kind does after the validation
-  LoaderPosition loader;               ///< what of the epoch was consumed
-  int64_t iteration = 0;               ///< updates of this epoch
+  int64_t samples_seen = 0;  ///< of the whole run
+  /// Or "val", and over shards "eval" and "sample"; the save at the end of an epoch says "sample".
+  std::string next_task = kTrainTask;
+  LoaderPosition loader;  ///< what of the epoch was consumed
+  int64_t iteration = 0;  ///< updates of this epoch
   /// 1: what follows the last step (validation, best, model file, grids) is not done to its end, and a
   /// resume does it again. Meanwhile the best value is that of before.
   /// Over shards, next_task says what is left, and this that the save of the epoch is of the best.

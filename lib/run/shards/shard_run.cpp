@@ -143,7 +143,8 @@ void ShardRun::save_snapshot() {
   restart_step_clock();
 }
 
-/// @throws StoppedError: what was saved begins the validation again. After a kill the run resumes before it
+/// @throws StoppedError (a signal): what was saved then begins the validation again. After a kill the run
+/// resumes from its last checkpoint: updates since then and the whole validation are done again
 void ShardRun::validate_epoch() {
   session_.progress().pause();
   std::unique_ptr<ShardLoader> loader;

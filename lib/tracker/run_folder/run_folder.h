@@ -99,7 +99,7 @@ class RunFolder {
   /// @throws ConfigError, DataError for an action that ends the start, but for kRefuseDamaged: more
   /// may lie elsewhere
   StartAction decide(const StartOptions& options);
-  /// The files of the run that a resume may take, in their order.
+  /// The files that a resume tries, in this order: checkpoint.pth, snapshots from the newest on, best.pth.
   std::vector<std::string> checkpoints() const;
   /// Whether the run saved the file at `path`. False for a file that names no run.
   bool has_saved(const std::string& path) const;
