@@ -31,6 +31,24 @@ std::string list_of(const std::string& title, const std::vector<std::string>& na
   return fmt::format("\n  {} ({}):", title, names.size()) + indented_list(names);
 }
 
+/// Of a decoder's, a prior's, or the low-resolution noise's schedule: the config says it, and the module has computed it.
+bool is_of_schedule(const std::string& name) {
+  return name.find("noise_scheduler") != std::string::npos;
+}
+
+/// Betas of a file in half precision are rounded.
+void warn_of_other_schedule(const at::Tensor& betas,
+                            const at::Tensor& ours,
+                            const std::string& where,
+                            const std::string& name) {
+  if (at::allclose(betas.to(ours.options()), ours, /*rtol=*/0.01, /*atol=*/1e-6)) return;
+  log_warning("ckpt",
+              "{}: {}: this is another noise schedule than that of the config (beta_schedule, "
+              "zero_terminal_snr), which counts: samples are wrong unless you mean that",
+              where,
+              name);
+}
+
 }  // namespace
 
 StateDict state_dict(const torch::nn::Module& module) {
@@ -56,7 +74,7 @@ LoadReport load_state_dict(torch::nn::Module& module,
     known.insert(name);
     const auto found = given.find(name);
     if (found == given.end()) {
-      report.missing.push_back(prefix + name);
+      if (!is_of_schedule(name)) report.missing.push_back(prefix + name);
     } else if (found->second.sizes() != target.sizes()) {
       shapes.push_back(fmt::format("{}{}: expected {}, got {}",
                                    prefix,
@@ -80,8 +98,12 @@ LoadReport load_state_dict(torch::nn::Module& module,
   }
   const torch::NoGradGuard no_grad;
   for (const auto& [name, target] : targets) {
-    if (const auto found = given.find(name); found != given.end()) {
+    const auto found = given.find(name);
+    if (found == given.end()) continue;
+    if (!is_of_schedule(name)) {
       at::Tensor(target).copy_(found->second);
+    } else if (name.ends_with(".betas")) {
+      warn_of_other_schedule(found->second, target, where, name);
     }
   }
   return report;

@@ -22,7 +22,7 @@ struct LoadReport {
 };
 
 /// Copies the tensors of `source` whose names begin with `prefix` into the module (types and
-/// devices may differ; shapes may not).
+/// devices may differ; shapes may not). Buffers of noise schedules keep their values, and may be absent.
 /// @param where precedes the text of errors, e.g. "a.pth: /model"
 /// @throws DataError that lists all missing and unexpected names (if strict) and all shapes that
 /// differ; the module is then unchanged
