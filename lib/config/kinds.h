@@ -85,8 +85,10 @@ std::string config_kind(const std::string& path);
 struct ConfigKind {
   std::string key;   ///< its root key, which names it in messages too
   std::string name;  ///< "a decoder"
-  /// The config in a text with every default filled in. @throws ConfigError
-  std::function<std::string(const std::string& json, const ReadOptions& options)> fill_in = {};
+  /// The config in a text with every default filled in. @param origin names it @throws ConfigError
+  std::function<std::string(
+      const std::string& json, const std::string& origin, const ReadOptions& options)>
+      fill_in = {};
   std::function<Json()> schema = {};  ///< of the root
   /// What `sample` takes beside a checkpoint of that config, for a model card: "--num 16". Null for
   /// a kind that draws nothing by itself.

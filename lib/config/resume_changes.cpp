@@ -139,7 +139,7 @@ Filled filled(const std::string& text) {
       return result.root.contains(each.key);
     });
     if (kind == kinds.end()) return result;
-    result = {Json::parse(kind->fill_in(text, options)), true};
+    result = {Json::parse(kind->fill_in(text, "", options)), true};
     unify(result.root);
   } catch (const ConfigError&) {
     // No JSON object, or compared as far as both have the same keys.

@@ -171,7 +171,7 @@ using Catch::Matchers::Contains;
 Json completed_decoder(const char* version, const Json& more = Json::object()) {
   Json root = {{"written_by", version}, {"decoder", {{"unets", {Json::object(), Json::object()}}}}};
   root.update(more);
-  complete_old_config(root, "decoder");
+  complete_old_config(root, "decoder", "a.json");
   return root;
 }
 
@@ -203,10 +203,24 @@ TEST_CASE("keys that only old trainers read are taken out") {
 }
 
 TEST_CASE("a written_by that is no known version is refused") {
-  CHECK_THROWS_WITH(completed_decoder("0.13.0"),
-                    Contains("/written_by: expected dalle2-pytorch 0.14.0 to 1.15.6, got 0.13.0"));
+  CHECK_THROWS_WITH(
+      completed_decoder("0.13.0"),
+      Contains("a.json: /written_by: expected dalle2-pytorch 0.14.0 to 1.15.6, got 0.13.0"));
   CHECK_THROWS_WITH(completed_decoder("1.16.0"),
                     Contains("/written_by: expected dalle2-pytorch 0.14.0 to 1.15.6, got 1.16.0"));
+  Json number = {{"written_by", 1.0}};
+  CHECK_THROWS_WITH(complete_old_config(number, "prior", "a.json"),
+                    Contains("a.json: /written_by: expected a string such as \"1.1.0\", got 1.0"));
+}
+
+TEST_CASE("a decoder's config for the reference has no nulls and no extensions that are off") {
+  Json config = {{"decoder", {{"channels", 3}, {"vae", nullptr}, {"zero_terminal_snr", false}}},
+                 {"written_by", nullptr}};
+  CHECK(fit_reference(config).empty());
+  CHECK(config["decoder"] == Json{{"channels", 3}});
+  config["decoder"]["zero_terminal_snr"] = true;
+  CHECK(fit_reference(config) == std::vector<std::string>{"/decoder/zero_terminal_snr"});
+  CHECK(config["decoder"]["zero_terminal_snr"] == true);
 }
 
 }  // namespace dalle2

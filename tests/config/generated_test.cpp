@@ -113,7 +113,7 @@ TEST_CASE("every example config is read without a warning and fits its schema") 
       strict.config_of_checkpoint = [&](const std::string&, const std::string&) {
         return read_config_file((configs / "vae.json").string());
       };
-      const std::string full = config_kind_of(kind).fill_in(read_config_file(path), strict);
+      const std::string full = config_kind_of(kind).fill_in(read_config_file(path), path, strict);
       CHECK(fits(Json::parse(config_schema(kind)), Json::parse(full)));
       // Else the second start, which resumes, is refused.
       const Json tracker = Json::parse(full)["tracker"];

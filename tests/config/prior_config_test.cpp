@@ -52,6 +52,13 @@ TEST_CASE("the smallest prior config has the reference's defaults") {
   CHECK(read_prior({}).warnings.empty());
 }
 
+TEST_CASE("the reference builds a prior from a full config, which has no null that it refuses") {
+  const Json prior = Json::parse(read_prior({}).full_json)["prior"];
+  CHECK(prior["image_size"] == 224);
+  CHECK(prior["net"]["max_text_len"] == 256);
+  CHECK(Json::parse(read_prior({"/prior/image_size=32"}).full_json)["prior"]["image_size"] == 32);
+}
+
 TEST_CASE("the reference's example of a prior config is read as it stands") {
   const LoadedPriorConfig loaded =
       parse_prior_config(text_of("reference_prior_example.json"), "example.json", {});

@@ -2,7 +2,8 @@
 """What a run leaves, read by Python: torch, safetensors, and dalle2-pytorch's own config and trainer.
 """
 import harness
-from harness import EndToEnd, needs_reference, run, run_reference
+from harness import EndToEnd, needs_reference, run, run_reference, write_config
+from prior_data import DIM, make_embeddings, prior_config
 
 LOAD = """
 import torch
@@ -38,6 +39,16 @@ assert all(torch.equal(averages[k], model["model"][k]) for k in averages)
 print("steps", trainer.steps.tolist())
 """
 
+BUILD = """
+import torch
+from dalle2_pytorch.train_configs import DecoderConfig, DiffusionPriorConfig
+
+for path, kind, section in (("decoder.pth", "decoder", DecoderConfig), ("prior.pth", "prior", DiffusionPriorConfig),
+                            ("prior/model.pth", "prior", DiffusionPriorConfig)):
+    saved = torch.load(path, weights_only=True)
+    print(path, section(**saved["config"][kind]).create().load_state_dict(saved["model"], strict=True))
+"""
+
 
 @needs_reference
 class Reference(EndToEnd):
@@ -54,6 +65,16 @@ class Reference(EndToEnd):
 
     def test_the_references_trainer_takes_up_a_run_and_gives_it_back(self):
         self.check()
+
+    def test_the_configs_of_convert_and_of_a_prior_build_their_models(self):
+        make_embeddings(self.dir)
+        network = {"dim": DIM, "depth": 1, "dim_head": 8, "heads": 2}
+        prior = write_config(self.dir / "prior.json", prior_config(self.dir, "prior", prior={"net": network}, train={"epochs": 1}))
+        decoder = self.config()
+        for config, model, out in ((decoder, "out/model.pth", "decoder.pth"), (prior, "prior/model.pth", "prior.pth")):
+            self.train(config)
+            run("convert", model, out, "--config", config, cwd=self.dir, check=0)
+        self.assertEqual(run_reference(BUILD, cwd=self.dir).count("All keys matched"), 3)
 
     def test_a_cascade_of_which_one_unet_was_trained_too(self):
         self.check(decoder=harness.CASCADE, train={"unet_training_mask": [False, True]})

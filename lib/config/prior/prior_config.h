@@ -120,7 +120,9 @@ struct PriorConfig {
     D2_REQUIRED(net, "The network.");
     D2_REQUIRED(image_embed_dim, "Width of the image and text embeddings.", within(1, most::kDim));
     D2_FIELD(
-        image_size, "No effect: the embeddings do not depend on it.", within(1, most::kImageSide));
+        image_size,
+        "No effect: the embeddings do not depend on it. Null is 224, as the reference needs a number.",
+        within(1, most::kImageSide));
     D2_FIELD(image_channels, "No effect, like `image_size`.", within(1, most::kWidth));
     D2_FIELD(timesteps, "Steps of the noising chain in training.", within(1, most::kTimesteps));
     D2_FIELD(sample_timesteps,

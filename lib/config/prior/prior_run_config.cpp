@@ -191,6 +191,10 @@ void check_prior(const Json& root,
   Faults of_clip;  // a file that is missing hides no fault of the config
   if (!faults.has_error_under("/prior/clip"))
     fill_in_clip(config.prior.clip, "/prior/clip", options, of_clip);
+  // The reference builds no prior from a null of these.
+  if (!config.prior.image_size) config.prior.image_size = 224;
+  config.prior.net.max_text_len = config.prior.net.text_len();
+  const bool is_trained = options.part == ConfigPart::whole;
   const bool train = !faults.has_error_under("/train");
   if (train && !faults.has_error_under("/seed")) unite_seeds(root, config, faults);
   if (train && !faults.has_error_under("/prior")) {
@@ -198,11 +202,11 @@ void check_prior(const Json& root,
       config.prior.written_by = parse_version(*config.written_by, "/written_by");
     }
     loaded.plan = plan_prior(config.prior, config.train.loss_plan(), faults);
-    check_eval_timesteps(config, faults);
+    if (is_trained) check_eval_timesteps(config, faults);
   }
   if (train) check_train_rules(config, faults);
   if (!faults.has_error_under("/data")) {
-    if (!faults.has_error_under("/prior/clip")) check_sources(config, faults);
+    if (is_trained && !faults.has_error_under("/prior/clip")) check_sources(config, faults);
     check_splits(config.data, faults);
   }
   faults.add(of_clip);

@@ -52,7 +52,7 @@ LoadedConfig parse_config(const std::string& json,
   if constexpr (requires { loaded.config.written_by; }) {
     if (!options.written_by.empty() && !names_version(root))
       root["written_by"] = options.written_by;
-    complete_old_config(root, Config::kKind);
+    complete_old_config(root, Config::kKind, origin);
   }
   refuse_other_kinds(root, Config::kKind, findings);
   Reader(findings).read_struct(root, "", loaded.config, known_root_keys());
@@ -87,8 +87,10 @@ ConfigKind kind_row(std::string name,
                     std::function<std::string(const Json& config)> sample_input = {}) {
   return {.key = Config::kKind,
           .name = std::move(name),
-          .fill_in = [](const std::string& json,
-                        const ReadOptions& options) { return parse(json, "", options).full_json; },
+          .fill_in =
+              [](const std::string& json, const std::string& origin, const ReadOptions& options) {
+                return parse(json, origin, options).full_json;
+              },
           .schema = [] { return struct_schema(Config()); },
           .sample_input = std::move(sample_input)};
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <span>
 
 #include "base/error.h"
 #include "base/untrusted_text.h"
@@ -39,12 +38,6 @@ constexpr std::array<VersionRange, 12> kPriors = {{{{0, 14, 0}, {0, 15, 4}},
                                                    {{1, 10, 4}, {1, 10, 7}},
                                                    {{1, 10, 8}, {1, 12, 0}},
                                                    {{1, 12, 1}, {1, 15, 6}}}};
-
-VersionRange range_of(std::span<const VersionRange> ranges, const Version& version) {
-  size_t i = ranges.size() - 1;
-  while (i > 0 && version < ranges[i].from) --i;
-  return ranges[i];
-}
 
 UnetLayout unet_layout(const Version& v) {
   return {.norm = {.gamma = v < Version{0, 16, 0},
@@ -156,7 +149,15 @@ std::string to_text(const VersionRange& range) {
 }
 
 VersionRange same_network(const std::string& kind, const Version& version) {
-  return kind == "prior" ? range_of(kPriors, version) : range_of(kUnets, version);
+  const std::span<const VersionRange> ranges = networks_of(kind);
+  size_t i = ranges.size() - 1;
+  while (i > 0 && version < ranges[i].from) --i;
+  return ranges[i];
+}
+
+std::span<const VersionRange> networks_of(const std::string& kind) {
+  if (kind == "prior") return kPriors;
+  return kUnets;
 }
 
 }  // namespace dalle2

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace dalle2 {
@@ -94,5 +95,7 @@ struct VersionRange {
 std::string to_text(const VersionRange& range);
 /// @param kind "decoder" or "prior"
 VersionRange same_network(const std::string& kind, const Version& version);
+/// The ranges of same_network(), from the oldest on.
+std::span<const VersionRange> networks_of(const std::string& kind);
 
 }  // namespace dalle2

@@ -3,6 +3,9 @@
 
 #include <initializer_list>
 
+#include "base/error.h"
+#include "config/reading/json_text.h"
+
 namespace dalle2 {
 namespace {
 
@@ -74,10 +77,12 @@ void complete_tracker(Json& root) {
 
 }  // namespace
 
-Version written_by(const Json& root) {
+std::optional<Version> written_by(const Json& root, const std::string& where) {
   const auto version = root.find("written_by");
-  if (version == root.end() || !version->is_string()) return kLastVersion;
-  return parse_version(version->get<std::string>(), "/written_by");
+  if (version == root.end() || version->is_null()) return std::nullopt;
+  const std::string pointer = where + ": /written_by";
+  if (version->is_string()) return parse_version(version->get<std::string>(), pointer);
+  throw ConfigError("{}: expected a string such as \"1.1.0\", got {}", pointer, shown(*version));
 }
 
 void keep_section(Json& root, const std::string& section) {
@@ -91,8 +96,8 @@ void keep_section(Json& root, const std::string& section) {
   root = std::move(kept);
 }
 
-void complete_old_config(Json& root, const std::string& kind) {
-  const Version v = written_by(root);
+void complete_old_config(Json& root, const std::string& kind, const std::string& where) {
+  const Version v = written_by(root, where).value_or(kLastVersion);
   if (v >= kLastVersion) return;
   const bool is_prior = kind == "prior";
   KeysOf train(root, "train");
@@ -109,6 +114,20 @@ void complete_old_config(Json& root, const std::string& kind) {
   if (Json* prior = KeysOf(root).find("prior")) {
     KeysOf(*prior, "net").erase({"attend_all_text_encodings"});
   }
+}
+
+std::vector<std::string> fit_reference(Json& root) {
+  std::vector<std::string> unknown;
+  if (!root.contains("decoder")) return unknown;
+  Json kept = Json::object();
+  for (const auto& [key, value] : root["decoder"].items()) {
+    const bool is_extension = key == "zero_terminal_snr" || key == "vae";
+    if (value.is_null() || (is_extension && value == false)) continue;
+    kept[key] = value;
+    if (is_extension) unknown.push_back("/decoder/" + key);
+  }
+  root["decoder"] = std::move(kept);
+  return unknown;
 }
 
 }  // namespace dalle2

@@ -101,15 +101,24 @@ ConfigText config_text(const ModelSource& source, const Cursor& checkpoint) {
   return {json_of_value(own->value()), own->where()};
 }
 
-/// What the user, or the config, says of the version of the weights.
+/// What the user, or the config, says of the version of the weights. @throws ConfigError if they contradict each other
 ToldVersion told_version(const ModelSource& source, const ConfigText& config) {
   const ToldVersion of_option{source.written_by, source.version_option};
-  if (!source.written_by.empty() || config.json.empty()) return of_option;
+  if (config.json.empty()) return of_option;
   Faults ignored;
   const Json root = parse_root(config.json, config.where, ignored);
-  const auto version = root.find("written_by");
-  if (version == root.end() || !version->is_string()) return of_option;
-  return {version->get<std::string>(), config.where + ": /written_by"};
+  const std::optional<Version> version = written_by(root, config.where);
+  if (!version) return of_option;
+  const std::string key = config.where + ": /written_by";
+  if (!source.written_by.empty() &&
+      parse_version(source.written_by, source.version_option) != *version) {
+    throw ConfigError("{} is {}, and {} is {}\n  Leave the wrong one out.",
+                      source.version_option,
+                      source.written_by,
+                      key,
+                      to_text(*version));
+  }
+  return {to_text(*version), key};
 }
 
 /// The config of the source.
@@ -136,13 +145,9 @@ auto config_of(const ModelSource& source,
     return loaded;
   }
   if (text.json.empty()) {
-    // The options have one prefix: --prior-written-by, --prior-config.
-    std::string option = source.version_option;
-    option.replace(option.find("written-by"), std::string::npos, "config");
-    throw ConfigError(
-        "{}: this checkpoint has no config\n  Give the config it was made with: {} F.json",
-        checkpoint.where(),
-        option);
+    throw ConfigError("{}: this checkpoint has no config\n  Give the config it was made with: {}",
+                      checkpoint.where(),
+                      source.config_option);
   }
   options.part = ConfigPart::stored;
   return parse(text.json, text.where, options);
@@ -289,7 +294,7 @@ Json config_for(const ConfigText& text, const std::string& kind, const Version& 
   ReadOptions options = lenient();
   if (version != kLastVersion) options.written_by = to_text(version);
   options.part = text.is_file ? ConfigPart::model : ConfigPart::stored;
-  Json config = Json::parse(config_kind_of(kind).fill_in(text.json, options));
+  Json config = Json::parse(config_kind_of(kind).fill_in(text.json, text.where, options));
   if (!text.is_file && Json::parse(text.json).contains("data")) return config;
   Json model = {{kind, config.at(kind)}};
   if (names_version(config)) model["written_by"] = config["written_by"];
@@ -304,7 +309,8 @@ std::string stored_config(const Cursor& checkpoint) {
   Json config = Json::parse(json);
   if (version.value_or(kLastVersion) == kLastVersion || names_version(config)) return json;
   config["written_by"] = to_text(*version);
-  complete_old_config(config, config.contains("prior") ? "prior" : "decoder");
+  const std::string kind = config.contains("prior") ? "prior" : "decoder";
+  complete_old_config(config, kind, checkpoint.where());
   return config.dump();
 }
 
@@ -520,7 +526,7 @@ Dict described_checkpoint(const Value& checkpoint,
     else
       prior_to_last(weights, config.at(kind), version, in);
     version = kLastVersion;
-    config["written_by"] = nullptr;
+    config.erase("written_by");
   }
   Dict out;
   if (only_weights)
@@ -530,7 +536,12 @@ Dict described_checkpoint(const Value& checkpoint,
   else
     out.set("model", to_dict(weights));
   out.set("version", to_text(version));
-  if (!config.is_null()) out.set("config", value_of_json(config.dump()));
+  if (config.is_null()) return out;
+  for (const std::string& pointer : fit_reference(config)) {
+    log_info(
+        "ckpt", "{}: {} is an extension: the reference cannot build this {}", in, pointer, kind);
+  }
+  out.set("config", value_of_json(config.dump()));
   return out;
 }
 

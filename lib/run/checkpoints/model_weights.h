@@ -71,7 +71,8 @@ struct ModelSource {
   const char* live_option = "--no-ema";     ///< what turns it off, for messages
   LoraChoice lora = {};                     ///< adapters beside those that the file holds
   std::string written_by = {};  ///< version of dalle2-pytorch, for a file that does not say it
-  const char* version_option = "--written-by";  ///< what names it, for messages
+  const char* version_option = "--written-by";    ///< what names it, for messages
+  std::string config_option = "--config F.json";  ///< what gives `config_path`, for messages
   /// The training file may give the weights another meaning; so may one whose
   /// /train/allow_changed_config says it.
   bool allow_changed_config = false;

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "config/shared/old_configs.h"
 #include "data/embeddings/embeddings.h"
 #include "dist/gather_rows.h"
 #include "io/pictures/image.h"
@@ -453,13 +454,8 @@ class DecoderRun : public ShardRun {
 
 ConfigTexts config_texts(const LoadedDecoderConfig& loaded) {
   ConfigTexts texts = config_texts<LoadedDecoderConfig>(loaded);
-  auto config = nlohmann::ordered_json::parse(texts.full_json);
-  nlohmann::ordered_json kept = nlohmann::ordered_json::object();
-  for (const auto& [key, value] : config["decoder"].items()) {
-    const bool unused_extension = key == "zero_terminal_snr" && value == false;
-    if (!value.is_null() && !unused_extension) kept[key] = value;
-  }
-  config["decoder"] = std::move(kept);
+  Json config = Json::parse(texts.full_json);
+  fit_reference(config);
   texts.full_json = config.dump();
   return texts;
 }

@@ -636,7 +636,7 @@ void run_init(const InitCommand& asked) {
   check_out_file("--out", command.out_path, command.overwrite);
   if (command.minutes) command.updates = updates_that_fit(kind, command);
   const FirstConfig first = kind.first_config(command);
-  config_kind_of(key).fill_in(first.text, {});  // throws if it is wrong
+  config_kind_of(key).fill_in(first.text, command.out_path, {});  // throws if it is wrong
   write_file_atomically(command.out_path, first.text);
   for (const std::string& line : first.found) std::printf("found: %s\n", line.c_str());
   for (const std::string& line : describe(first.recipe)) std::printf("the run: %s\n", line.c_str());

@@ -169,8 +169,8 @@ std::string full_config(const std::string& data_path) {
   if (kind == nullptr) return "";
   const std::string text = read_file(path);
   try {
-    Json full = parse_untrusted_object(
-        kind->fill_in(text, {.overrides = {}, .check_available = false, .no_commands = true}));
+    Json full = parse_untrusted_object(kind->fill_in(
+        text, path, {.overrides = {}, .check_available = false, .no_commands = true}));
     const Json::json_pointer commands("/data/allow_pipe");  // which no_commands has set
     const Json stored = parse_untrusted_object(text);
     if (stored.contains(commands)) full[commands] = stored.at(commands);
