@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/file_version.h"
 
+#include <fmt/ranges.h>
 #include <fnmatch.h>
 #include <algorithm>
 #include <string_view>
@@ -98,6 +99,16 @@ bool is_newest_of(const VersionRange& fits, const StateDict& weights, const std:
   return kind == "prior" && fits.to == kLastVersion && has_table;
 }
 
+/// "0.16.0 to 0.16.1, 0.16.2 to 0.20.1": the versions of a range, those with the same networks together.
+std::string networks_within(const VersionRange& range, const std::string& kind) {
+  std::vector<std::string> names;
+  for (const VersionRange& same : networks_of(kind)) {
+    const VersionRange both = {std::max(same.from, range.from), std::min(same.to, range.to)};
+    if (both.from <= both.to) names.push_back(to_text(both));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 }  // namespace
 
 VersionRange versions_of_tensors(const StateDict& weights,
@@ -132,10 +143,12 @@ Version version_of_file(const Cursor& checkpoint,
   std::optional<Version> named;
   if (!told.version.empty()) named = parse_version(told.version, told.by);
   if (said && named && *said != *named) {
-    throw ConfigError("{} {}: the file {} says that dalle2-pytorch {} wrote it\n  Leave it out.",
+    throw ConfigError("{} {}: the file {} says that dalle2-pytorch {} wrote it\n  Set {} to {}.",
                       told.by,
                       to_text(*named),
                       where,
+                      to_text(*said),
+                      told.by,
                       to_text(*said));
   }
   if (const std::optional<Version> version = said ? said : named) {
@@ -145,16 +158,19 @@ Version version_of_file(const Cursor& checkpoint,
                       said ? "says that it was written by" : told.by + " names",
                       to_text(*version),
                       to_text(fits),
-                      said ? "" : "\n  Name one of those.");
+                      said ? "\n  Take the file as its run wrote it."
+                           : "\n  Set " + told.by + " to the one of those that wrote it.");
   }
   if (!is_newest_of(fits, weights, kind)) {
     throw ConfigError(
         "{}: does not say which version of dalle2-pytorch wrote it, and its tensors are those of {}, "
-        "which computed different things with them\n  Name the version: {} {}",
+        "which computed different things with them: {}\n  Set {} to the version that wrote it: whoever "
+        "published the file names it on its page (model card), in requirements.txt or in setup.py of "
+        "that time. Another one draws wrong pictures without an error.",
         where,
         to_text(fits),
-        told.by,
-        fits.contains({1, 1, 0}) ? "1.1.0" : to_text(fits.to));
+        networks_within(fits, kind),
+        told.by);
   }
   if (fits.to != kLastVersion || !same_network(kind, fits.to).contains(fits.from)) {
     log_info(

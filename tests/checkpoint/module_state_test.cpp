@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "checkpoint/file_version.h"
 #include "checkpoint_test_tools.h"
+#include "support/captured_log.h"
 #include "support/message_of.h"
 
 namespace dalle2 {
@@ -64,6 +65,24 @@ TEST_CASE("loading copies into the module's own tensors") {
   CHECK(before[1][1].item<float>() == 3.0F);
   CHECK(before.requires_grad());
   CHECK(module.table[1].item<int64_t>() == 3);
+}
+
+TEST_CASE("buffers of a noise schedule keep their values, and may be absent") {
+  torch::nn::Module module;
+  const auto schedule =
+      module.register_module("noise_scheduler", std::make_shared<torch::nn::Module>("Schedule"));
+  const at::Tensor betas =
+      schedule->register_buffer("betas", at::tensor({0.1003, 0.2}, at::kDouble));
+  test::CapturedLog log;
+  load_state_dict(module, {{"noise_scheduler.betas", betas.to(at::kHalf)}});
+  load_state_dict(module, {});
+  CHECK(log.count("another noise schedule") == 0);
+  load_state_dict(module, {{"noise_scheduler.betas", betas * 1.1}});
+  CHECK(log.count(
+            "noise_scheduler.betas: this is another noise schedule than that of the config") == 1);
+  CHECK(betas[0].item<double>() == 0.1003);
+  CHECK_THROWS_WITH(load_state_dict(module, {{"noise_scheduler.betas", at::zeros({3})}}),
+                    Contains("noise_scheduler.betas: expected [2], got [3]"));
 }
 
 TEST_CASE("a strict load lists everything that does not fit and leaves the module as it was") {
@@ -187,9 +206,12 @@ TEST_CASE("a version that is not known, or contradicts the tensors or the file, 
       version_of(kOfMany, nullptr, ""),
       Contains("a.pth: does not say which version of dalle2-pytorch wrote it, and its "
                "tensors are those of 0.21.0 to 1.9.0") &&
-          Contains("Name the version: --written-by 1.1.0"));
+          Contains(
+              "things with them: 0.21.0 to 0.23.2, 0.23.3 to 0.23.10, 0.24.0 to 1.1.0, 1.2.0 to "
+              "1.2.2, 1.4.0 to 1.4.2, 1.4.3 to 1.9.0\n  Set --written-by to the version that"));
   CHECK_THROWS_WITH(version_of(kOfMany, "1.0.2", "1.1.0"),
-                    Contains("--written-by 1.1.0: the file a.pth says that dalle2-pytorch 1.0.2"));
+                    Contains("--written-by 1.1.0: the file a.pth says that dalle2-pytorch 1.0.2") &&
+                        Contains("\n  Set --written-by to 1.0.2."));
   CHECK_THROWS_WITH(
       version_of(kOfMany, nullptr, "1.12.0"),
       Contains("--written-by names dalle2-pytorch 1.12.0, but its tensors are those of "

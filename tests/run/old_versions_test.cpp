@@ -106,7 +106,68 @@ TEST_CASE("a prior that does not say its version is refused where several fit") 
                                 .version_option = "--prior-written-by"},
                                bare),
                     Contains("its tensors are those of 0.23.0 to 1.8.4") &&
-                        Contains("Name the version: --prior-written-by 1.1.0"));
+                        Contains("Set --prior-written-by to the version that wrote it"));
+}
+
+TEST_CASE("a version in the config that is no text, or is not that of the option, is refused") {
+  const TempDir folder;
+  const std::string path = folder / "config.json";
+  const Value bare = to_dict(state_dict(*prior_of_version("1.1.0")));
+  const auto load = [&](const json& version) {
+    std::ofstream(path) << json({{"prior", small_prior()}, {"written_by", version}}).dump();
+    load_prior({.checkpoint_path = "prior.pth", .config_path = path, .written_by = "1.1.0"}, bare);
+  };
+  CHECK_NOTHROW(load("1.1.0"));
+  CHECK_THROWS_WITH(
+      load(1.0),
+      Contains("config.json: /written_by: expected a string such as") && Contains("got 1.0"));
+  CHECK_THROWS_WITH(
+      load("1.0.2"),
+      Contains("--written-by is 1.1.0, and ") && Contains("config.json: /written_by is 1.0.2"));
+}
+
+TEST_CASE(
+    "schedules are those of the config, though a file has none or has them in half precision") {
+  const TempDir folder;
+  DiffusionPrior prior = prior_of_version("1.1.0");
+  StateDict weights = state_dict(*prior);
+  std::erase_if(weights,
+                [](const auto& item) { return item.first.starts_with("noise_scheduler."); });
+  DiffusionPrior loaded = load_prior({.checkpoint_path = "prior.pth",
+                                      .config_path = write_config(folder, "prior", small_prior()),
+                                      .written_by = "1.1.0"},
+                                     to_dict(weights));
+  CHECK(at::equal(answer(loaded), answer(prior)));
+  const json config = tiny_decoder_config(folder.path());
+  const Decoder decoder(
+      parse_decoder_config(
+          config.dump(), "config", {.overrides = {}, .strict = false, .check_available = false})
+          .plan);
+  StateDict half = state_dict(*decoder);
+  for (auto& [name, tensor] : half) tensor = tensor.to(at::kHalf);
+  Dict file;
+  file.set("model", to_dict(half));
+  file.set("config", value_of_json(config.dump()));
+  const StateDict drawn_with = state_dict(*load_decoder({.checkpoint_path = "half.pth"}, file));
+  const std::string name = "noise_schedulers.0.posterior_mean_coef1";
+  CHECK(at::equal(*find_tensor(drawn_with, name), *find_tensor(state_dict(*decoder), name)));
+}
+
+TEST_CASE("a config that gives no prior is named, and nothing that it does not hold") {
+  const TempDir folder;
+  json section = small_prior();
+  section["net"]["dim"] = "wide";
+  const std::string path = write_config(folder, "prior", section);
+  const Value bare = to_dict(state_dict(*prior_of_version("1.1.0")));
+  CHECK_THROWS_WITH(
+      described_checkpoint(bare, "prior.pth", {.config_path = path, .written_by = "1.1.0"}),
+      Catch::Matchers::StartsWith(path + ": 1 problem\n  /prior/net/dim: "));
+  // What only a training asks for, such as the default of eval_timesteps, which is above the 10 steps.
+  const json config = {{"prior", small_prior()},
+                       {"data", {{"splits", json::object()}, {"batch_size", 4}}},
+                       {"train", json::object()}};
+  const Value file = file_of(*prior_of_version("1.1.0"), "1.1.0", config);
+  CHECK_NOTHROW(described_checkpoint(file, "prior.pth", {.written_by = "1.1.0"}));
 }
 
 TEST_CASE("a file that gets its config and version needs no options any more") {
@@ -118,6 +179,7 @@ TEST_CASE("a file that gets its config and version needs no options any more") {
       {.config_path = write_config(folder, "prior", small_prior()), .written_by = "1.1.0"});
   DiffusionPrior loaded = load_prior({.checkpoint_path = "prior.pth"}, described);
   CHECK(at::equal(answer(loaded), answer(prior)));
+  CHECK(Cursor(described).at("config").at("prior").at("image_size").as_int() == 224);
 }
 
 TEST_CASE("a prior of 1.8 becomes one of 1.15.6 that answers the same") {
@@ -169,6 +231,9 @@ TEST_CASE("a unet of 1.4.0 becomes one of 1.15.6 that answers the same") {
   decoder->eval();
   const Value file = file_of(*decoder, "1.4.0", config);
   const Value made = described_checkpoint(file, "decoder.pth", {.to_last_version = true});
+  const Cursor section = Cursor(made).at("config").at("decoder");
+  for (const char* unknown : {"image_sizes", "vae", "zero_terminal_snr"})
+    CHECK_FALSE(section.has(unknown));
   Decoder other = load_decoder({.checkpoint_path = "made.pth"}, made);
   UnetConditions given;
   given.image_embed = wave({2, 3}, 0.9);
