@@ -262,6 +262,15 @@ class Clip(EndToEnd):
         (self.dir / "damaged.safetensors").write_bytes(content)
         refused(3, ": the weights are not finite", *text[:3], "--text", "a ring", "--clip", "damaged.safetensors", "--prior",
                 "prior/model.pth")
+        run("convert", "prior/model.pth", "nan_prior.safetensors", cwd=self.dir, check=0)
+        content = bytearray((self.dir / "nan_prior.safetensors").read_bytes())
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:8 + length])
+        begin = 8 + length + header["net.causal_transformer.norm.g"]["data_offsets"][0]
+        content[begin:begin + 4] = b"\x00\x00\xc0\x7f"
+        (self.dir / "nan_prior.safetensors").write_bytes(content)
+        refused(4, "The weights of nan_prior.safetensors may be damaged or diverged, or --prior-cond-scale is far too large.",
+                *text[:5], "--text", "a ring", "--prior", "nan_prior.safetensors")
         narrow = self.clip_config(self.dir, "narrow.json", "narrow", clip={"embed_dim": 8}, train={"epochs": 1})
         run("--config", narrow, cwd=self.dir, check=0)
         refused(3, "--clip narrow/model.pth: expected embeddings of 16 values, as decoder/model.pth was trained with, got 8", *text[:3],

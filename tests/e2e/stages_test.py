@@ -130,6 +130,18 @@ class Stages(EndToEnd):
         self.assertEqual(read_npy(self.dir / "told/samples.npy"), wanted)
         said = self.drawn("x", "--pipeline", file, *told, *told, check=2).stderr
         self.assertIn("--upsampler-written-by: expected one for each of 1 decoder's file of ", said)
+        bare = self.dir / "bare.safetensors"
+        run("convert", "a/model.pth", bare, cwd=self.base, check=0)
+        content = bare.read_bytes()
+        begin = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:begin])
+        header.pop("__metadata__")  # which has the config
+        header = json.dumps(header).encode()
+        bare.write_bytes(len(header).to_bytes(8, "little") + header + content[begin:])
+        no_config = self.dir / "no_config.json"
+        no_config.write_text((self.dir / "pipeline.json").read_text().replace("a/model.pth", str(bare)))
+        self.assertIn('has no config\n  Give the config it was made with: "load_config_from": {"load_type": "local", "path": "F.json"} '
+                      f"beside its load_model_from in {no_config}", self.drawn("x", "--pipeline", no_config, check=2).stderr)
         gone = self.dir / "gone.json"
         gone.write_text((self.dir / "pipeline.json").read_text().replace("a/model.pth", "none/model.pth"))
         self.assertIn(f"gone.json names none/model.pth: no such file\n  Paths in it are relative to the working directory, {self.base}.",

@@ -196,6 +196,7 @@ ModelSource Evaluation::source(const SharedTrainConfig& config) const {
           .config_path = command.config_path,
           .overrides = command.overrides,
           .use_ema = command.use_ema,
+          .version_option = "/written_by",
           .allow_changed_config = config.allow_changed_config};
 }
 

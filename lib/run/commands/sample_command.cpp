@@ -303,7 +303,12 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
     };
     const Autocast autocast = precision_of(command, device);
     parts.push_back(prior->sample(options).to(at::kCPU, at::kFloat));
-    check_finite(parts.back(), command, "embeddings", range.begin);
+    const bool is_named = command.prior_path.has_value();
+    check_drawn(parts.back(),
+                range.begin,
+                "embeddings",
+                command.prior_path.value_or(command.checkpoint_path),
+                is_named ? "--prior-cond-scale" : "--cond-scale");
   }
   log_live("");
   return at::cat(parts).contiguous();
@@ -351,7 +356,8 @@ class SampleClip {
                                        .live_option = "--prior-no-ema",
                                        .lora = {.files = command_.prior_lora_paths, .scales = {}},
                                        .written_by = command_.prior_written_by,
-                                       .version_option = "--prior-written-by"},
+                                       .version_option = "--prior-written-by",
+                                       .config_option = "--prior-config F.json"},
                                       checkpoint);
     check_clip_widths(prior->plan().config,
                       "--prior " + printable(*command_.prior_path),
@@ -506,7 +512,15 @@ ModelSource source_of(const SampleCommand& command) {
           .config_path = command.config_path,
           .use_ema = command.use_ema,
           .lora = {.files = command.lora_paths, .scales = command.lora_scale},
-          .written_by = command.written_by};
+          .written_by = command.written_by,
+          .config_option = config_giver(command, "--config")};
+}
+
+std::string config_giver(const SampleCommand& command, const char* option) {
+  if (!command.pipeline_path) return fmt::format("{} F.json", option);
+  return fmt::format(
+      R"("load_config_from": {{"load_type": "local", "path": "F.json"}} beside its load_model_from in {})",
+      *command.pipeline_path);
 }
 
 void check_options_on(const SampleCommand& command, OptionFacts facts) {
@@ -569,19 +583,21 @@ void make_out_folder(const SampleCommand& command) {
       short_list(names));
 }
 
-void check_finite(const at::Tensor& samples,
-                  const SampleCommand& command,
-                  const char* what,
-                  int64_t begin) {
+void check_drawn(const at::Tensor& samples,
+                 int64_t begin,
+                 const char* what,
+                 const std::string& path,
+                 const char* guidance) {
   if (at::isfinite(samples).all().item<bool>()) return;
   log_live("");
   throw NonFiniteError(
       "{} {}-{} hold values that are not finite: nothing was written\n"
-      "  The weights of {} may be damaged or diverged, or --cond-scale is far too large.",
+      "  The weights of {} may be damaged or diverged, or {} is far too large.",
       what,
       begin,
       begin + samples.size(0) - 1,
-      command.checkpoint_path);
+      path,
+      guidance);
 }
 
 void run_sample(const SampleCommand& asked) {

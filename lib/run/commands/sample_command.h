@@ -67,16 +67,20 @@ void check_one_or_each(const char* option,
                        const std::string& checkpoint_path);
 /// Which weights the command draws with.
 ModelSource source_of(const SampleCommand& command);
+/// What gives a decoder's file its config, for messages: that `option`, or a key of the file of --pipeline.
+std::string config_giver(const SampleCommand& command, const char* option);
 /// The arithmetic that --precision asks for, for as long as it lives.
 Autocast precision_of(const SampleCommand& command, const at::Device& device);
 /// @throws ConfigError if --out is no folder and cannot be made one, or if it holds files and
 /// --overwrite is not given
 void make_out_folder(const SampleCommand& command);
-/// @param samples from number `begin` on; `what` they are, for the message
+/// @param samples from number `begin` on; `what` they are, the `path` of the weights that drew them and the option of
+/// their guidance, for the message
 /// @throws NonFiniteError
-void check_finite(const at::Tensor& samples,
-                  const SampleCommand& command,
-                  const char* what,
-                  int64_t begin);
+void check_drawn(const at::Tensor& samples,
+                 int64_t begin,
+                 const char* what,
+                 const std::string& path,
+                 const char* guidance = "--cond-scale");
 
 }  // namespace dalle2

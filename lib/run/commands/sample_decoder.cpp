@@ -84,7 +84,8 @@ Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
                        .config_path = file.config_path,
                        .use_ema = command.use_ema,
                        .written_by = file.written_by,
-                       .version_option = "--upsampler-written-by"},
+                       .version_option = "--upsampler-written-by",
+                       .config_option = config_giver(command, "--upsampler-config")},
                       checkpoint);
 }
 
@@ -501,7 +502,7 @@ class DecoderSampling {
           const Autocast autocast = precision_of(command_, device_);
           return decoder->sample(own).to(at::kCPU, at::kFloat);
         }));
-        check_finite(parts.back(), command_, "images", begin);
+        check_drawn(parts.back(), begin, "images", segment.path);
       }
       if (cascade_.segments().size() > 1) decoder->to(at::kCPU);
       inputs_.image = at::cat(parts);
