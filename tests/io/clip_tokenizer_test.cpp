@@ -112,6 +112,16 @@ TEST_CASE("a bare text has no tokens that enclose it, and loses its end if it is
 TEST_CASE("what encloses a text is one token inside it as well") {
   const ClipTokenizer tokenizer(kFewMerges, "few");
   CHECK(tokenizer.encode("<|StartOfText|><|endoftext|>") == Tokens{515, 516});
+  CHECK(tokenizer.encode("<end_of_text>") ==
+        Tokens{283, 68, 77, 323, 318, 78, 325, 318, 83, 68, 87, 339, 285});
+}
+
+TEST_CASE("open_clip encloses a text by other words, and OpenAI's are text to it") {
+  ClipTokenizer tokenizer(kFewMerges, "few");
+  tokenizer.set_enclosing(kOpenClipWords);
+  CHECK(tokenizer.encode("<Start_of_text><end_of_text>") == Tokens{515, 516});
+  CHECK(tokenizer.encode("<|endoftext|>") ==
+        Tokens{27, 347, 68, 77, 67, 78, 69, 83, 68, 87, 339, 91, 285});
 }
 
 TEST_CASE("a caption that is made to take long is cleaned within a second, and a long one is cut") {

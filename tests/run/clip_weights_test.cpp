@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
@@ -92,6 +93,14 @@ TEST_CASE("a CLIP of others comes frozen, with the vocabulary that its file carr
   }
   CHECK(log.count("a state dict of open_clip: a ViT of width 8, pictures of 12 pixels, 2 and 2 "
                   "heads, QuickGELU, embeddings of 6 values") == 1);
+  // Each library's tokenizer has words of its own for the tokens that enclose a text.
+  CHECK(loaded.tokenizer->encode("<end_of_text>") == std::vector<int64_t>{513});
+  const std::string other = dir / "model.safetensors";
+  write_safetensors(other,
+                    read_safetensors(foreign_file("hugging_face/model.safetensors")).tensors,
+                    {{kClipMergesKey, ""}});
+  write_file_atomically(dir / "config.json", read_file(foreign_file("hugging_face/config.json")));
+  CHECK(load_clip_file(other).tokenizer->encode("<|endoftext|>") == std::vector<int64_t>{513});
 }
 
 TEST_CASE("a CLIP of others without a vocabulary needs OpenAI's, and a text tower that fits it") {

@@ -407,6 +407,7 @@ ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints&
   clip.format = raw.is_program          ? "a TorchScript archive of OpenAI"
                 : named.is_hugging_face ? "a CLIPModel of Hugging Face"
                                         : "a state dict of open_clip";
+  clip.is_open_clip = !raw.is_program && !named.is_hugging_face;
   return clip;
 }
 

@@ -59,6 +59,7 @@ struct ClipFile {
   StateDict weights;                  ///< open_clip's names, types as in the file
   std::optional<std::string> merges;  ///< of a vocabulary of its own; none: OpenAI's
   std::string format;                 ///< whose file it is, for messages
+  bool is_open_clip = false;          ///< by open_clip, whose tokenizer has kOpenClipWords
 };
 
 /// What the caller knows of a file that does not say it itself.

@@ -18,17 +18,16 @@ namespace dalle2 {
 namespace {
 
 /// Endings that are words of their own, after an apostrophe.
-constexpr std::u32string_view kContractions[] = {U"s", U"t", U"re", U"ve", U"m", U"ll", U"d"};
-constexpr std::u32string_view kEnclosing[] = {U"<|startoftext|>", U"<|endoftext|>"};
+constexpr std::string_view kContractions[] = {"s", "t", "re", "ve", "m", "ll", "d"};
 
 // OpenAI's pattern ignores case. The first equals the letter s but for it; the second is a mark that
 // equals a letter but for it, and so is neither a letter nor anything else.
 constexpr char32_t kLongS = 0x17F, kIotaSubscript = 0x345;
 
-bool begins_with(std::u32string_view text, std::u32string_view word) {
+bool begins_with(std::u32string_view text, std::string_view word) {
   return text.size() >= word.size() &&
-         std::equal(word.begin(), word.end(), text.begin(), [](char32_t expected, char32_t c) {
-           return c == expected || (c == kLongS && expected == 's');
+         std::equal(word.begin(), word.end(), text.begin(), [](char expected, char32_t c) {
+           return c == static_cast<char32_t>(expected) || (c == kLongS && expected == 's');
          });
 }
 
@@ -42,11 +41,11 @@ size_t run_length(std::u32string_view text, const Kind& kind) {
 }
 
 /// Length of the word that `text` begins with; 0 at a space and what else no word has.
-size_t word_length(std::u32string_view text) {
-  for (const std::u32string_view token : kEnclosing)
-    if (begins_with(text, token)) return token.size();
+size_t word_length(std::u32string_view text, const EnclosingWords& enclosing) {
+  for (const std::string_view word : {enclosing.start, enclosing.end})
+    if (begins_with(text, word)) return word.size();
   if (text[0] == '\'') {
-    for (const std::u32string_view ending : kContractions)
+    for (const std::string_view ending : kContractions)
       if (begins_with(text.substr(1), ending)) return 1 + ending.size();
   }
   if (is_number(text[0])) return 1;
@@ -87,10 +86,11 @@ const ByteTables& byte_tables() {
 }  // namespace
 
 void visit_words(const std::u32string& caption,
+                 const EnclosingWords& enclosing,
                  const std::function<void(const std::string& word)>& visit) {
   std::u32string_view rest = caption;
   while (!rest.empty()) {
-    const size_t length = word_length(rest);
+    const size_t length = word_length(rest, enclosing);
     if (length > 0) visit(utf8(rest.substr(0, length)));
     rest.remove_prefix(std::max<size_t>(length, 1));
   }
@@ -222,9 +222,9 @@ int64_t ClipTokenizer::vocab_size() const {
 
 std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
   std::vector<int64_t> tokens;
-  visit_words(clean_caption(text), [&](const std::string& word) {
-    if (word == kStartOfText || word == kEndOfText) {
-      tokens.push_back(word == kStartOfText ? start_token() : end_token());
+  visit_words(clean_caption(text), enclosing_, [&](const std::string& word) {
+    if (word == enclosing_.start || word == enclosing_.end) {
+      tokens.push_back(word == enclosing_.start ? start_token() : end_token());
       return;
     }
     std::vector<int64_t> of_word = byte_tokens(word);

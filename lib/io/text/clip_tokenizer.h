@@ -17,13 +17,18 @@ namespace dalle2 {
 
 inline constexpr int64_t kByteTokens = 256;
 inline constexpr const char* kEndOfWord = "</w>";
-inline constexpr const char* kStartOfText = "<|startoftext|>";
-inline constexpr const char* kEndOfText = "<|endoftext|>";
+
+/// What stands in a caption for the tokens that begin and end a text.
+struct EnclosingWords {
+  std::string_view start, end;
+};
+inline constexpr EnclosingWords kOpenAiWords = {"<|startoftext|>", "<|endoftext|>"};
+inline constexpr EnclosingWords kOpenClipWords = {"<start_of_text>", "<end_of_text>"};
 
 /// Calls visit(word) for each word of a cleaned caption, in UTF-8: runs of letters, single numbers, runs
-/// of anything else that is no space, the ends of English contractions ("'s"), kStartOfText and
-/// kEndOfText.
+/// of anything else that is no space, the ends of English contractions ("'s"), and the enclosing words.
 void visit_words(const std::u32string& caption,
+                 const EnclosingWords& enclosing,
                  const std::function<void(const std::string& word)>& visit);
 
 /// Names in files of merges of the 2 kByteTokens tokens before any merge: a printable letter for a byte,
@@ -79,6 +84,8 @@ class ClipTokenizer {
                                 TextFrame frame = TextFrame::kEnclosed,
                                 bool* was_cut = nullptr) const;
 
+  /// Another library's enclosing words than OpenAI's.
+  void set_enclosing(const EnclosingWords& words) { enclosing_ = words; }
   int64_t vocab_size() const;
   int64_t start_token() const { return vocab_size() - 2; }
   int64_t end_token() const { return vocab_size() - 1; }
@@ -88,6 +95,7 @@ class ClipTokenizer {
  private:
   struct Tables;
   std::unique_ptr<const Tables> tables_;
+  EnclosingWords enclosing_ = kOpenAiWords;
 };
 
 }  // namespace dalle2

@@ -192,8 +192,8 @@ class PairCounts {
 }  // namespace
 
 void ClipVocabularyTrainer::add(std::string_view caption) {
-  visit_words(clean_caption(caption), [&](const std::string& word) {
-    if (word != kStartOfText && word != kEndOfText) ++words_[word];
+  visit_words(clean_caption(caption), kOpenAiWords, [&](const std::string& word) {
+    if (word != kOpenAiWords.start && word != kOpenAiWords.end) ++words_[word];
   });
 }
 

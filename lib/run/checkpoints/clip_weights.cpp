@@ -118,7 +118,9 @@ ClipTokenizer tokenizer_of(const ClipFile& file, const std::string& path) {
         kClipVocabSize,
         file.config.text_cfg.vocab_size);
   }
-  return vocabulary_of(file.merges, path);
+  ClipTokenizer tokenizer = vocabulary_of(file.merges, path);
+  if (file.is_open_clip) tokenizer.set_enclosing(kOpenClipWords);
+  return tokenizer;
 }
 
 /// @throws DataError if the table of tokens is too short for the vocabulary
