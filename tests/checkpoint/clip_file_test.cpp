@@ -117,6 +117,9 @@ TEST_CASE("what open_clip_config.json says wrongly is refused by its pointer") {
              Contains("/text_cfg/hf_model_name"));
   CHECK_THAT(refusal(tensors, R"({"model_cfg": {}, "preprocess_cfg": {"std": [0, 1, 1]}})"),
              Contains("/preprocess_cfg/std/0: must be > 0"));
+  CHECK_THAT(refusal(tensors, R"({"model_cfg": {}, "preproces_cfg": {}})"),
+             Contains("open_clip_config.json: /preproces_cfg: no such key; known are: model_cfg, "
+                      "preprocess_cfg"));
 }
 
 TEST_CASE("a tensor that Hugging Face's CLIP lacks is named as Hugging Face names it") {
@@ -151,7 +154,14 @@ TEST_CASE("heads and activation of Hugging Face's CLIP come from its config.json
       {R"({"vision_config": {"num_attention_heads": 5}})",
        "/vision_config/num_attention_heads: expected a divisor of the width 12, got 5"},
       {R"({"text_config": {"num_attention_heads": 3}})",
-       "/text_config/num_attention_heads: expected a divisor of the width 8"}};
+       "/text_config/num_attention_heads: expected a divisor of the width 8"},
+      {R"({"vision_config": {"num_hidden_layers": 2}})",
+       "/vision_config/num_hidden_layers: expected 1, as the weights have, got 2"},
+      {R"({"model_type": "metaclip_2"})", "/model_type: expected \"clip\", got \"metaclip_2\""},
+      {R"({"quantization_config": {"bits": 4}})",
+       "config.json: /quantization_config: no such key of a CLIPModel"},
+      {R"({"text_config": {"causal": false}})", "/text_config/causal: no such key"},
+      {R"({"vision_config_dict": {"pool": "avg"}})", "/vision_config_dict/pool: no such key"}};
   for (const auto& [text, reason] : refused) {
     INFO(text);
     CHECK_THROWS_WITH(apply(text), Contains(reason));

@@ -62,7 +62,19 @@ SIZES = {"layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size
 REFUSED = [(section, key, value) for section, table in (("vision_cfg", VISION), ("text_cfg", TEXT), ("", MODEL),
                                                          ("preprocess_cfg", PREPROCESS))
            for key, (_, values) in table.items() for value in values]
-REFUSED += [("vision_cfg", "typo", 1), ("text_cfg", "typo", 1), ("preprocess_cfg", "typo", 1)]
+REFUSED += [("vision_cfg", "typo", 1), ("text_cfg", "typo", 1), ("preprocess_cfg", "typo", 1), ("root", "typo", 1)]
+# What transformers before 5 writes into each section of a config.json as well.
+OLD = {**dict.fromkeys("bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id "
+                       "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id prefix "
+                       "problem_type sep_token_id suppress_tokens task_specific_params tokenizer_class torch_dtype".split()),
+       **dict.fromkeys("add_cross_attention do_sample early_stopping is_decoder is_encoder_decoder output_attentions "
+                       "output_hidden_states output_scores remove_invalid_values return_dict_in_generate tf_legacy_loss "
+                       "tie_encoder_decoder torchscript use_bfloat16".split(), False),
+       "return_dict": True, "tie_word_embeddings": True, "chunk_size_feed_forward": 0, "max_length": 20, "min_length": 0,
+       "num_beams": 1, "num_beam_groups": 1, "diversity_penalty": 0.0, "temperature": 1.0, "top_k": 50, "top_p": 1.0,
+       "typical_p": 1.0, "repetition_penalty": 1.0, "length_penalty": 1.0, "no_repeat_ngram_size": 0,
+       "encoder_no_repeat_ngram_size": 0, "num_return_sequences": 1, "pruned_heads": {}, "_name_or_path": "", "dropout": 0.0,
+       "id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
 PICTURES = 3
 MODES = ["RGB", "L", "P", "RGBA", "LA", "1", "CMYK"]
 
@@ -117,6 +129,13 @@ def draw_hugging_face(r):
     return transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=6), refused
 
 
+def as_older(config):
+    """As versions before 5 wrote it, and before 4.26 with sections that count in place of others."""
+    sections = {key: {**OLD, **config[key]} for key in ("text_config", "vision_config")}
+    wrong = {key: {**section, "num_attention_heads": 1, "layer_norm_eps": 0.5} for key, section in sections.items()}
+    return {**OLD, **config, **wrong, **{f"{key}_dict": section for key, section in sections.items()}}
+
+
 def hugging_face_features(config, seed, images, tokens):
     clip = drawn(transformers.CLIPModel(config), seed).half().float()
     features = lambda out: getattr(out, "pooler_output", out)
@@ -152,10 +171,10 @@ def draw_pictures(r, side, preprocess):
 def refuse(config, section, key, value):
     """Puts a value into the config that we refuse. @return its pointer; what preprocess_cfg says we keep as image_*"""
     model, preprocess = config["model_cfg"], config["preprocess_cfg"]
-    {"": model, "preprocess_cfg": preprocess}.get(section, model.get(section))[key] = value
+    {"": model, "preprocess_cfg": preprocess, "root": config}.get(section, model.get(section))[key] = value
     if section == "preprocess_cfg" and key != "mode":
         return f"/image_{key}"
-    return f"/{section}/{key}" if section else f"/{key}"
+    return f"/{section}/{key}" if section not in ("", "root") else f"/{key}"
 
 
 def make_case(number):
@@ -168,6 +187,9 @@ def make_case(number):
         side, preprocess = config.vision_config.image_size, {}
         state, image, text = hugging_face_features(config, number, images_of(side), tokens)
         meta = {"config": json.loads(config.to_json_string()), "config_name": "config.json"}
+        if number % 16 == 4:
+            meta["config"] = as_older(meta["config"])
+            assert transformers.CLIPConfig(**meta["config"]).text_config.num_attention_heads == 2
     else:
         config, refused = draw_open_clip(r), None
         side, preprocess = config["model_cfg"]["vision_cfg"]["image_size"], config["preprocess_cfg"]

@@ -190,6 +190,42 @@ Json own_keys(const Json& section, const std::string& pointer, const std::string
   return own;
 }
 
+// Keys of transformers' PretrainedConfig and of its CLIPConfigs in any version, each between spaces: those
+// that CLIPModel looks at, and those that change no feature.
+constexpr std::string_view kHuggingFaceKeys =
+    " text_config vision_config text_config_dict vision_config_dict logit_scale_init_value vocab_size"
+    " hidden_size intermediate_size projection_dim num_hidden_layers num_attention_heads num_channels"
+    " max_position_embeddings image_size patch_size hidden_act layer_norm_eps attention_dropout dropout"
+    " initializer_range initializer_factor bos_token_id eos_token_id pad_token_id sep_token_id"
+    " decoder_start_token_id model_type architectures transformers_version _name_or_path _commit_hash"
+    " auto_map custom_pipelines dtype torch_dtype torchscript use_bfloat16 xla_device"
+    " _attn_implementation _attn_implementation_autoset attn_implementation gradient_checkpointing"
+    " use_cache output_attentions output_hidden_states output_scores return_dict tie_word_embeddings"
+    " tie_encoder_decoder tie_last_hidden_states tf_legacy_loss chunk_size_feed_forward is_decoder"
+    " is_encoder_decoder is_composition add_cross_attention cross_attention_hidden_size finetuning_task"
+    " task_specific_params problem_type num_labels id2label label2id tokenizer_class prefix max_length"
+    " min_length do_sample early_stopping num_beams num_beam_groups num_return_sequences"
+    " diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty"
+    " no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids suppress_tokens"
+    " begin_suppress_tokens forced_bos_token_id forced_eos_token_id remove_invalid_values"
+    " exponential_decay_length_penalty return_dict_in_generate ";
+
+/// @throws DataError for another key than these, unless it is null or empty
+void check_hugging_face_keys(const Json& section,
+                             const std::string& pointer,
+                             const std::string& where) {
+  if (!section.is_object()) return;
+  for (const auto& [key, value] : section.items()) {
+    const bool is_known = kHuggingFaceKeys.find(" " + key + " ") != std::string_view::npos;
+    if (is_known || value.is_null() || value == Json::object()) continue;
+    throw DataError(
+        "{}: {}/{}: no such key of a CLIPModel\n  If it changes no embedding, take it out.",
+        where,
+        pointer,
+        key);
+  }
+}
+
 }  // namespace
 
 ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where) {
@@ -248,6 +284,10 @@ void check_shape(const ClipNetworkConfig& config,
 
 ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where) {
   const Json* const inner = member(json, "model_cfg");
+  for (const auto& [key, value] : json.items()) {
+    if (inner != nullptr && key != "model_cfg" && key != "preprocess_cfg")
+      throw DataError("{}: /{}: no such key; known are: model_cfg, preprocess_cfg", where, key);
+  }
   Json keys = own_keys(inner != nullptr ? *inner : json, "", where);
   for (const char* section : {"vision_cfg", "text_cfg"}) {
     if (const Json* const given = member(keys, section))
@@ -291,6 +331,14 @@ void apply_hugging_face_config(const Json& json,
   const auto refuse = [&](const std::string& key, const std::string& expected, const auto& got) {
     throw DataError("{}: /{}: expected {}, got {}", where, key, expected, got);
   };
+  check_hugging_face_keys(json, "", where);
+  for (const char* section :
+       {"text_config", "vision_config", "text_config_dict", "vision_config_dict"}) {
+    if (const Json* const given = member(json, section))
+      check_hugging_face_keys(*given, std::string("/") + section, where);
+  }
+  if (const Json* const type = member(json, "model_type"); type != nullptr && *type != "clip")
+    refuse("model_type", "\"clip\"", type->dump());
   std::string activation = "quick_gelu", text_activation = activation;
   const auto take = [&](const char* section, const char* key, auto& value) {
     const Json* of = member(json, (std::string(section) + "_dict").c_str());  // it counts if given
@@ -326,6 +374,16 @@ void apply_hugging_face_config(const Json& json,
   };
   check_heads("vision_config/num_attention_heads", image_heads, config.vision_cfg.width);
   check_heads("text_config/num_attention_heads", text_heads, config.text_cfg.width);
+  const auto check_layers = [&](const char* section, int64_t weights) {
+    int64_t layers = weights;
+    take(section, "num_hidden_layers", layers);
+    if (layers != weights)
+      refuse(std::string(section) + "/num_hidden_layers",
+             fmt::format("{}, as the weights have", weights),
+             layers);
+  };
+  check_layers("vision_config", config.vision_cfg.layers.values().front());
+  check_layers("text_config", config.text_cfg.layers);
   const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
   if (activation != "quick_gelu" && activation != "gelu") {
     refuse("vision_config/hidden_act", "\"gelu\" or \"quick_gelu\"", quoted(activation));

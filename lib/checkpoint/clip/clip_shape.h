@@ -56,8 +56,8 @@ ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& 
 Json open_clip_config_of(const ClipNetworkConfig& config);
 
 /// Takes over from the config.json of a Hugging Face CLIPModel what shapes do not say: heads,
-/// activation, epsilon, the side of the pictures. Keys that CLIPModel does not look at are not looked at.
-/// @throws DataError with the pointer of what is wrong
+/// activation, epsilon, the side of the pictures.
+/// @throws DataError with the pointer of what is wrong, and of a key that no version of CLIPModel has
 void apply_hugging_face_config(const Json& json,
                                const std::string& where,
                                ClipNetworkConfig& config);
