@@ -12,6 +12,7 @@
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/this_process.h"
+#include "base/untrusted_json.h"
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_evaluate_config.h"
 #include "config/shared/shard_data_config.h"
@@ -188,8 +189,14 @@ void find_missing(const NamedOutside& named, bool asks_hosts, Faults& faults) {
   for (const auto& [pointer, text] : search.found) faults.error(pointer, text);
 }
 
-StartOptions start_of(const TrainCommand& command) {
-  return {.fresh = command.fresh, .back_to = command.back_to, .config_path = command.config_path};
+StartOptions start_of(const TrainCommand& command, const LoadedRun& loaded) {
+  StartOptions start{
+      .fresh = command.fresh, .back_to = command.back_to, .config_path = command.config_path};
+  // Of the texts in the section some are no paths: then none lies in the folder of the run.
+  const Json data = parse_untrusted_object(loaded.full_json)["data"].flatten();
+  for (const Json& value : data)
+    if (value.is_string()) start.data.push_back(value.get<std::string>());
+  return start;
 }
 
 /// A signal before there is anything to save; afterwards the run answers it itself.
@@ -207,7 +214,8 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
   if (stopped_by == 0) {
     const ProcessGroup::BusyScope busy(group, "opening the data");
     try {
-      run = loaded.make_run({.quiet = command.quiet, .group = &group, .start = start_of(command)});
+      run = loaded.make_run(
+          {.quiet = command.quiet, .group = &group, .start = start_of(command, loaded)});
       run->open();
     } catch (const StoppedError&) {
       stopped_by = stop_requested();
@@ -239,7 +247,7 @@ ExitCode dry_run(const TrainCommand& command, const LoadedRun& loaded) {
   World world;
   world.local_size = static_cast<int>(command.processes);
   choose_threads(world, loaded.work);
-  loaded.dry_run(command.processes, start_of(command));
+  loaded.dry_run(command.processes, start_of(command, loaded));
   check_stdout();
   return ExitCode::kDone;
 }

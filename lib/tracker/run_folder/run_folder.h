@@ -72,9 +72,11 @@ const StartRule& rule_of(StartAction action);
 
 /// What the command and the config ask of a start.
 struct StartOptions {
-  bool fresh = false;            ///< --fresh
-  std::string back_to = {};      ///< --back-to; empty: none
-  std::string config_path = {};  ///< --config: it must not be renamed
+  bool fresh = false;        ///< --fresh
+  std::string back_to = {};  ///< --back-to; empty: none
+  // What must not be renamed:
+  std::string config_path = {};        ///< --config
+  std::vector<std::string> data = {};  ///< texts of /data, paths among them
   // Of the config, as the tracker reads it:
   bool auto_resume = false, overwrite = false;
   const CheckpointSource* load = nullptr;  ///< /tracker/load; null: none
