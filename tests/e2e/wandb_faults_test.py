@@ -71,6 +71,19 @@ class Replay(Wandb):
                 self.assertTrue(run.config["data"]["value"]["allow_pipe"])
                 self.assertEqual("out/decoder_config.json" in done.stderr and "/tracker/save" in done.stderr, code != 0)
 
+    def test_sync_counts_the_rows_of_a_folder_that_another_start_sets_aside_as_left(self):
+        double = self.double()
+        double.mistreat = lambda handler, kind, number: kind == "file_stream" and handler.json(500, {})
+        self.log(5, double.env())
+
+        def set_aside(handler, kind, number):
+            if (self.dir / "out").exists():
+                (self.dir / "out").rename(self.dir / "out.1")
+            return False
+        double.mistreat = set_aside
+        done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.env()), check=6)
+        self.assertRegex(done.stdout, r"(?m)^0 files sent, \d+ rows left")
+
     def test_a_long_replay_is_sent_in_pieces(self):
         log, double = {**LOG, "auto_resume": True}, self.double()
         self.log(2500, {"WANDB_MODE": "offline"}, log=log)

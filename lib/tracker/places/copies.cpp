@@ -277,7 +277,7 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
       follower.begin_end(end);
       wait_until_sent(
           [&] { return follower.is_done(); }, [&] { return follower.last_was_fault(); }, kForever);
-      const int64_t left = follower.is_done() ? 0 : follower.waiting();
+      const int64_t left = follower.waiting();
       report.rows_left += left;
       report.rows_sent -= left;
     } catch (const NetworkError& refusal) {
