@@ -17,6 +17,7 @@
 #include "run/toy_run.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 #include "tracker/log/log_file.h"
 
@@ -97,6 +98,23 @@ TEST_CASE("a VAE's position takes what its log says through a checkpoint, and ba
   CHECK(record_of(other.diagnostics).starts_with("reconstruction_loss 1.5; "));
   other.reset();
   CHECK(record_of(other.diagnostics).empty());
+}
+
+TEST_CASE("what a VAE's checkpoint has for its log in another form is refused by its entry") {
+  const auto refusal = [](const char* key, const at::Tensor& tensor) {
+    Dict own, root;
+    own.set(key, tensor);
+    root.set(kOwnState, own);
+    const Value checkpoint(root);
+    VaePosition position;
+    return test::message_of<DataError>(
+        [&] { read_position(position, Cursor(checkpoint, "vae.pth")); });
+  };
+  CHECK(refusal("recent_diagnostics", at::zeros({2, 3})) ==
+        "vae.pth: /dalle2_train/recent_diagnostics: expected a tensor [-1, 5] (-1: of any extent), "
+        "got [2, 3]");
+  CHECK(refusal("code_uses", at::zeros({4, 1})) ==
+        "vae.pth: /dalle2_train/code_uses: expected a tensor [-1] (-1: of any extent), got [4, 1]");
 }
 
 }  // namespace

@@ -3,7 +3,10 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
@@ -65,6 +68,17 @@ Value entry_of(const std::vector<double>& values) {
   List list;
   for (const double value : values) list.items.emplace_back(at::scalar_tensor(value, at::kFloat));
   return list;
+}
+
+/// @throws DataError
+void check_shape(const Cursor& entry, const PositionField& field) {
+  const at::IntArrayRef got = std::get<at::Tensor*>(field.value)->sizes();
+  const auto fits = [](int64_t wanted, int64_t extent) { return wanted < 0 || wanted == extent; };
+  if (std::ranges::equal(field.shape, got, fits)) return;
+  throw DataError("{}: expected a tensor {} (-1: of any extent), got {}",
+                  entry.where(),
+                  shape_text(field.shape),
+                  shape_text(got));
 }
 
 void read_entry(const Cursor& entry, auto& value) {
@@ -154,6 +168,7 @@ void read_position(RunPosition& position, const Cursor& root) {
                                         : own         ? own->find(field.key)
                                                       : std::nullopt;
     if (entry) std::visit([&](auto* value) { read_entry(*entry, *value); }, field.value);
+    if (entry && !field.shape.empty()) check_shape(*entry, field);
   }
   if (!own) {
     position.guess_own_fields();

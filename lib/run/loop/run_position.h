@@ -38,6 +38,7 @@ struct PositionField {
       value;
   /// Below kOwnState; else at the root, under the reference's name, and a placeholder of save targets.
   bool is_own = false;
+  std::vector<int64_t> shape = {};  ///< of a tensor, -1 for any extent
 };
 
 inline constexpr const char* kTrainTask = "train";

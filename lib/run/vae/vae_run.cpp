@@ -666,7 +666,7 @@ LogRecord VaeDiagnostics::take(ProcessGroup& group) {
 }
 
 std::vector<PositionField> VaeDiagnostics::fields() {
-  return {{kRecent, &recent_, true}, {kUses, &uses_, true}};
+  return {{kRecent, &recent_, true, {-1, kLosses}}, {kUses, &uses_, true, {-1}}};
 }
 
 }  // namespace dalle2
