@@ -78,15 +78,15 @@ TEST_CASE("links to files that are not there are reported and left out") {
   const TempDir folder;
   write_file_atomically(folder / "in/a.png", encode_png(busy_picture(6, 5)));
   write_file_atomically(folder / "in/b.png", encode_png(busy_picture(6, 5)));
-  for (const char* name : {"in/b.txt", "in/c.png"})
+  for (const char* name : {"in/b.txt", "in/c.png", "in/d.caption", "in/e.JSON"})
     std::filesystem::create_symlink("nowhere", folder / name);
   const CapturedLog log;
   const PackReport report = pack_folder(folder / "in", folder / "out", kInOrder);
   CHECK(report.found == 2);
   CHECK(report.packed == 2);
   CHECK(report.without_caption == 2);
-  CHECK(log.count("in: left out 2 links whose targets do not exist or cannot be reached: b.txt, "
-                  "c.png") == 1);
+  CHECK(log.count("in: left out 4 links whose targets do not exist or cannot be reached: b.txt, "
+                  "c.png, d.caption, e.JSON") == 1);
 }
 
 TEST_CASE("a table of captions of any name is not told as passed over") {

@@ -77,7 +77,7 @@ class Lister {
     const std::string extension = lower_extension(path);
     std::error_code error;
     if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
-      if (is_picture_name(path) || extension == ".txt") lost_.push_back(source);
+      if (is_picture_name(path) || is_data_extension(extension)) lost_.push_back(source);
       return;
     }
     if (entry.is_directory(error) && ::access(path.c_str(), R_OK | X_OK) != 0) {
@@ -153,7 +153,7 @@ class Lister {
   fs::path folder_;
   Tars tars_;
   PictureListing listing_;
-  std::vector<std::string> lost_;  // links that are a picture or a .txt by name, and lead nowhere
+  std::vector<std::string> lost_;  // links that are a picture or data by name, and lead nowhere
   Counts unread_, passed_over_;
 };
 
