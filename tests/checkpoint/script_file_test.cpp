@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/little_endian.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint_test_tools.h"
 #include "io/files/disk_io.h"
@@ -93,11 +94,31 @@ TEST_CASE("a network with damaged contents is refused, in its weights and in its
   CHECK(deflated == 2);
 }
 
-TEST_CASE("compressed members are refused in a checkpoint") {
+TEST_CASE("compressed members are refused in a checkpoint, and anywhere above 64 MiB") {
   const TempDir folder;
-  const std::string path = folder / "network.pt";
-  put_file(path, bytes_of_network("encoder.pt"));
-  CHECK_THROWS_WITH(read_zip(MappedFile(path)), Catch::Contains("is compressed or encrypted"));
+  const std::string path = folder / "whole.pt";
+  std::string bytes = bytes_of_network("encoder.pt");
+  put_file(path, bytes);
+  const MappedFile file(path);
+  CHECK_THROWS_WITH(read_zip(file),
+                    Catch::Contains("is compressed or encrypted: expected plain "
+                                    "members, as torch.save() writes them."));
+  for (const ZipMember& member : read_zip(file, Packing::kStoredOrDeflated)) {
+    if (!member.is_deflated) continue;
+    const auto sizes = [&](uint64_t size) {  // as they stand in both of its headers
+      std::string fields;
+      append_little_endian(fields, member.packed_size, 4);
+      append_little_endian(fields, size, 4);
+      return fields;
+    };
+    const std::string own = sizes(member.size), other = sizes(uint64_t{65} << 20);
+    for (size_t at = bytes.find(own); at != std::string::npos; at = bytes.find(own, at + 1))
+      bytes.replace(at, own.size(), other);
+  }
+  CHECK_THAT(
+      fault_of_bytes(folder, bytes),
+      Catch::Contains(", of 65.0 MiB, is compressed or encrypted: expected plain members, or "
+                      "compressed ones of 64.0 MiB at most, as "));
 }
 
 TEST_CASE("a record that is shorter than its tensor is refused") {

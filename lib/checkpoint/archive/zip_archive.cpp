@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/text.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "io/files/disk_io.h"
 
@@ -26,6 +27,7 @@ constexpr uint64_t kDirectoryBytes = 46, kEndBytes = 22, kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 65535;
 constexpr uint16_t kEncrypted = 1, kDataDescriptor = 8;
 constexpr uint64_t kStoredMethod = 0, kDeflateMethod = 8;
+constexpr uint64_t kMostDeflatedBytes = uint64_t{1} << 26;  // it is the code of a network
 
 class ZipReader {
  public:
@@ -100,19 +102,25 @@ class ZipReader {
     member.crc = static_cast<uint32_t>(number(at + 16, 4));
     member.packed_size = number(at + 20, 4);
     member.size = number(at + 24, 4);
-    member.is_deflated = method == kDeflateMethod && packing_ == Packing::kStoredOrDeflated;
     uint64_t header = number(at + 42, 4);
     member.name = part(at + kDirectoryBytes, name_bytes);
     read_zip64(at + kDirectoryBytes + name_bytes,
                extra_bytes,
                {&member.size, &member.packed_size, &header});
+    const bool may_be_deflated = packing_ == Packing::kStoredOrDeflated;
+    member.is_deflated = may_be_deflated && method == kDeflateMethod &&
+                         std::max(member.size, member.packed_size) <= kMostDeflatedBytes;
     const bool is_stored = method == kStoredMethod && member.packed_size == member.size;
     if (!(is_stored || member.is_deflated) || (flags & kEncrypted) != 0) {
       throw DataError(
-          "{}: member '{}' is compressed or encrypted: expected plain members, as torch.save() "
-          "writes them. Unpack the file and pack it again with `zip -0`",
+          "{}: member '{}', of {}, is compressed or encrypted: expected plain members{}, as "
+          "torch.save() writes them. Unpack the file and pack it again with `zip -0`",
           file_.path(),
-          member.name);
+          member.name,
+          human_bytes(member.size),
+          may_be_deflated
+              ? ", or compressed ones of " + human_bytes(kMostDeflatedBytes) + " at most"
+              : "");
     }
     check_local(member, header, flags);
     members_.push_back(std::move(member));
@@ -214,8 +222,6 @@ namespace {
 /// The CRC-32 of what a deflated member unpacks to; none if it does not unpack to its stated size.
 std::optional<uint32_t> crc_of_deflated(const MappedFile& file, const ZipMember& member) {
   constexpr int kRawDeflate = -MAX_WBITS;
-  constexpr uint64_t kMostBytes = uint64_t{1} << 26;  // it is the code of a network
-  if (std::max(member.size, member.packed_size) > kMostBytes) return std::nullopt;
   z_stream stream{};
   if (inflateInit2(&stream, kRawDeflate) != Z_OK) throw std::bad_alloc();
   std::vector<uint8_t> content(member.size + 1);  // one more byte tells of what is longer
