@@ -76,7 +76,7 @@ def main():
         for part in ("bucket", "web"):
             (folder / part).mkdir()
         with S3Double(folder / "bucket", "my-bucket") as store, Server(folder / "web") as web:
-            os.environ.update({**wandb.environment(), **hub.env(), **store.env(), "NETRC": "/nonexistent"})
+            os.environ.update({**wandb.env(), **hub.env(), **store.env(), "NETRC": "/nonexistent"})
             config = decoder_step.prepare(arguments, folder)
             config["train"]["save_every_n_samples"] = arguments.steps * config["data"]["batch_size"] // (arguments.saves + 1)
             seconds, processor = measure(arguments, folder, config, (hub, store, web))
