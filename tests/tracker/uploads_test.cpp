@@ -75,6 +75,7 @@ class Service : public Destination {
   void check_access(const HttpOptions& /*options*/) override {}
   bool stores_notes() const override { return is_on_disk; }
   bool is_on_disk = true;
+  double asked_seconds = 0;  // to wait after a failure
   void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
     std::unique_lock lock(mutex_);
     ++calls_;
@@ -86,6 +87,7 @@ class Service : public Destination {
     if (failures_ > 0) {
       --failures_;
       if (refuses_) throw HttpStatusError(413, "the file is too large");
+      if (asked_seconds > 0) throw HttpStatusError(429, "too many requests", asked_seconds);
       throw UnreachableError("the service is out of order");
     }
     sent_.push_back(file.target + "=" + read_file(file.path));
@@ -170,6 +172,22 @@ TEST_CASE("a failed file is reported, waits, and is sent with the next one") {
   CHECK(service->wait_for_sent(2).size() == 2);
   CHECK(finish(uploads, 20) == 0);
   CHECK(folder.errors->take().empty());
+}
+
+TEST_CASE("a service that asks to wait is left alone for as long, whatever is saved meanwhile") {
+  const OutboxFolder folder;
+  const test::CapturedLog log;
+  const auto service = std::make_shared<Service>();
+  service->asked_seconds = 1.5;
+  service->fail(1);
+  Uploads uploads(folder.outbox, {service}, folder.on_error);
+  uploads.add(file_for("a", folder.save("a")));
+  while (folder.errors->take().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto began = std::chrono::steady_clock::now();
+  uploads.add(file_for("b", folder.save("b")));
+  CHECK(service->wait_for_sent(2) == std::vector<std::string>{"a=a", "b=b"});
+  CHECK(std::chrono::steady_clock::now() - began > std::chrono::seconds(1));
+  CHECK(finish(uploads, 20) == 0);
 }
 
 TEST_CASE("the end waits for its deadline, and leaves the rest on the disk") {

@@ -427,7 +427,8 @@ void Uploads::work(Lane& lane) {
   std::unique_lock lock(mutex_);
   while (!cancelled_) {
     if (!ending_ && Clock::now() >= lane.retry_at) lane.failed.clear();
-    OutboxEntry* const found = next(lane);
+    const bool is_free = ending_ || Clock::now() >= lane.busy_until;
+    OutboxEntry* const found = is_free ? next(lane) : nullptr;
     if (found == nullptr) {
       if (ending_) break;
       wake_.wait_for(lock, kGlance);
@@ -435,7 +436,7 @@ void Uploads::work(Lane& lane) {
     }
     found->busy = true;
     const OutboxEntry entry = *found;
-    lane.last_failed = !send(*lane.destination, entry, lock);
+    lane.last_failed = !send(lane, entry, lock);
     if (!lane.last_failed) {
       lane.pause_seconds = 0;
       continue;
@@ -453,12 +454,14 @@ void Uploads::work(Lane& lane) {
 
 /// @param lock is free during the transfer
 /// @return whether the entry is dealt with
-bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock) {
+bool Uploads::send(Lane& lane, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock) {
+  Destination& to = *lane.destination;
   UploadNotes notes = {.text = entry.notes, .store = [&](const std::string& text) {
                          const std::lock_guard own(mutex_);
                          keep_notes(entry.number, text, to.stores_notes());
                        }};
   bool is_sent = false, is_refused = false;
+  std::chrono::duration<double> asked{0};
   std::string error;
   lock.unlock();
   try {
@@ -470,11 +473,14 @@ bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<s
       log_info("track", "Saved {} to {}", entry.kind, to.place_of(entry.target));
   } catch (const std::exception& fault) {
     const auto* const network = dynamic_cast<const NetworkError*>(&fault);
+    if (const auto* status = dynamic_cast<const HttpStatusError*>(&fault))
+      asked = std::chrono::duration<double>(status->retry_after().value_or(0));
     is_refused = !cancelled_ && (network == nullptr || !may_pass(*network));
     error = fmt::format(
         "Error saving {} to {}: {}", entry.kind, to.place_of(entry.target), fault.what());
   }
   lock.lock();
+  lane.busy_until = Clock::now() + std::chrono::duration_cast<Clock::duration>(asked);
   try {
     OutboxEntry& known = *find(entry.number);  // what is busy stays
     known.busy = false;

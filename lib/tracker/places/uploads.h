@@ -115,9 +115,10 @@ class Uploads {
   struct Lane {
     std::shared_ptr<Destination> destination;
     std::thread thread;
-    double pause_seconds = 0;    // after failures in a row
-    Clock::time_point retry_at;  // of failed ones
-    std::set<int64_t> failed;    // since the last pause or, in the end, at all
+    double pause_seconds = 0;      // after failures in a row
+    Clock::time_point retry_at;    // of failed ones
+    Clock::time_point busy_until;  // as the service said (Retry-After)
+    std::set<int64_t> failed;      // since the last pause or, in the end, at all
     bool last_failed = false;
     bool done = false;  // in the end: nothing is left to try
   };
@@ -133,7 +134,7 @@ class Uploads {
   Lane* lane_of(const FileToSend& file) const;
   void work(Lane& lane);
   OutboxEntry* next(const Lane& lane);
-  bool send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock);
+  bool send(Lane& lane, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock);
 
   const std::string folder_;
   const OnError on_error_;
