@@ -22,6 +22,7 @@
 #include "config/reading/reader.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
+#include "tracker/places/remote_file.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/wandb/wandb.h"
 
@@ -247,7 +248,7 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
   const WandbAccess found = find_wandb_access();
   const std::string log = (fs::path(data_path) / kLogFile).string();
   std::error_code ignored;
-  if (run.wandb.empty() || found.api_key.empty() || !fs::exists(log, ignored)) return;
+  if (run.wandb.empty() || !fs::exists(log, ignored)) return;
   // Whatever the runs of this environment do, and are called.
   const WandbAccess access{.mode = WandbMode::kOnline,
                            .base_url = found.base_url,
@@ -256,6 +257,13 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
   const LogFile file(log);
   LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
   const auto note = [&](const std::string& error) { report.errors.push_back(error); };
+  if (found.api_key.empty()) {  // what is in the folder of an offline run does not wait
+    const auto known = cursors.furthest(run.wandb.substr(run.wandb.rfind('/')));
+    report.rows_left = file.lines() - known.value_or(LogCursor{}).line;
+    if (report.rows_left > 0)
+      note(fmt::format("{}: no API key was found.\n  {}", public_url(found.base_url), kWandbLogin));
+    return;
+  }
   const bool is_finished = !run.finished.empty();
   const RunEnd end{is_finished ? RunEnd::Outcome::kDone : RunEnd::Outcome::kStopped,
                    is_finished ? 0 : 75};
