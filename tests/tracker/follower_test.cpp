@@ -228,6 +228,9 @@ TEST_CASE("what is left at the end stays for the next start") {
   CHECK_FALSE(run.follower->is_done());
   CHECK(run.follower->waiting() == 2);
   CHECK(test::seconds_of([&] { run.follower.reset(); }) < 1);
+  run.start();  // in vain
+  CHECK(run.follower->waiting() == 2);
+  run.follower.reset();
   run.service.is_away = false;
   run.start();
   run.end();

@@ -212,6 +212,9 @@ Follower::~Follower() {
 }
 
 void Follower::connect_now(Deadline deadline) {
+  // What waits is counted from here until the other side says more.
+  const LogCursor known = cursors_.furthest(logger_->key()).value_or(LogCursor{});
+  line_ = std::min(known.line, log_.file.written());
   if (logger_->is_away()) {
     away_ = fault_ = true;
     return;
@@ -296,6 +299,8 @@ void Follower::connect() {
   line_ = line;
   connected_ = true;
   cursors_.set(logger_->key(), {line, logger_->shift()});
+  cursors_
+      .save();  // the other side may have lines before the next time, and no other place knows the shift
 }
 
 /// @return whether there were any
