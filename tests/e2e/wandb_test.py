@@ -277,6 +277,26 @@ class Online(Wandb):
         run = double.only_run()
         self.check_rows(run.history, self.logged() + self.logged("another"))
 
+    def test_a_kill_amid_the_first_rows_of_a_run_gone_on_with_loses_none(self):
+        """Only the cursor knows which of the service's steps are of this log."""
+        double = self.double()
+        log = {**LOG, "wandb_run_id": "abcd1234", "auto_resume": True}
+        self.log(30, double.env(), log=log)
+        process = subprocess.Popen(self.command(10**6, {**log, "resume": True}, "another", 0.01), cwd=self.dir, env=self.env(double.env()),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def lose(kind, number):
+            if b"wandb-history.jsonl" in double.requests[-1][3] and len(self.logged("another")) > 1:
+                time.sleep(1)  # more lines come
+                process.kill()
+            return False
+
+        double.lose = lose
+        process.wait(timeout=60)
+        double.lose = lambda kind, number: False
+        self.log(5, double.env(), log={**log, "resume": True}, out="another")
+        self.check_rows(double.only_run().history, self.logged() + self.logged("another"))
+
     def test_keys_of_netrc_belong_to_their_host_and_port(self):
         double = self.double()
         host = double.url.removeprefix("http://")
@@ -341,26 +361,43 @@ class Faults(Wandb):
         self.check_rows(run.history, self.logged())
         self.assertEqual(len(run.history), len(run.lines["wandb-history.jsonl"]), "the service dropped rows")
 
-    def test_a_kill_at_any_request_loses_no_row(self):
-        log, number = {**LOG, "auto_resume": True}, 0
-        while True:
-            number += 1
-            shutil.rmtree(self.dir / "out", ignore_errors=True)
-            double = self.double()
-            process = subprocess.Popen(self.command(15, log, pause=0.02), cwd=self.dir, env=self.env(double.env()),
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            double.mistreat = lambda handler, kind, _: len(double.requests) == number and process.kill()
-            process.wait(timeout=60)
-            double.mistreat = lambda handler, kind, _: False
-            killed = process.returncode == -signal.SIGKILL
-            self.log(5, double.env(), log=log)
-            names = {run.name for run in double.runs.values()}
-            self.assertLessEqual(len(names), 1, number)
-            run = max(double.runs.values(), key=lambda run: len(run.history))
-            self.check_rows(run.history, self.logged())
-            if not killed:
-                break
-        self.assertGreater(number, 6)
+    def test_a_signal_at_any_request_loses_no_row(self):
+        log = {**LOG, "auto_resume": True}
+        for sent in (signal.SIGKILL, signal.SIGTERM):
+            number, ended = 0, True
+            while ended:
+                number += 1
+                with self.subTest(sent, number=number):
+                    shutil.rmtree(self.dir / "out", ignore_errors=True)
+                    double = self.double()
+                    process = subprocess.Popen(self.command(15, log, pause=0.02), cwd=self.dir, env=self.env(double.env()),
+                                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                    double.mistreat = lambda handler, kind, _: len(double.requests) == number and process.send_signal(sent)
+                    process.wait(timeout=60)
+                    double.mistreat = lambda handler, kind, _: False
+                    ended = len(double.requests) >= number
+                    self.log(5, double.env(), log=log)
+                    names = {run.name for run in double.runs.values()}
+                    self.assertLessEqual(len(names), 1)
+                    run = max(double.runs.values(), key=lambda run: len(run.history))
+                    self.check_rows(run.history, self.logged())
+                    self.assertEqual(len(run.history), len(run.lines["wandb-history.jsonl"]), "the service dropped rows")
+            self.assertGreater(number, 6)
+
+    def test_three_429_at_the_start_delay_the_rows_alone(self):
+        double = self.double()
+        double.mistreat = lambda handler, kind, number: len(double.requests) <= 3 and handler.json(429, {}, Retry_After="1")
+        self.log(30, double.env())
+        self.check_all_arrived(double)
+
+    def test_lost_answers_cost_nothing_and_send_nothing_twice(self):
+        for kind in ("graphql", "file_stream", "storage"):
+            with self.subTest(kind):
+                shutil.rmtree(self.dir / "out", ignore_errors=True)
+                double = self.double()
+                double.lose = lambda of, number: of == kind and number % 2 == 0
+                self.log(30, double.env())
+                self.check_all_arrived(double)
 
     def test_storage_of_plain_http_elsewhere_is_never_used(self):
         log, double = {**LOG, "auto_resume": True}, self.double()
