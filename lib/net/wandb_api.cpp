@@ -238,7 +238,8 @@ std::optional<WandbRunState> WandbApi::find_run(const WandbRunPath& path) const 
                        .event_lines = number_or(json_at(bucket, {"eventsLineCount"}), 0),
                        .console_lines = number_or(json_at(bucket, {"logLineCount"}), 0),
                        .last_step = number_or(json_at(row, {"_step"}), -1),
-                       .runtime_seconds = runtime.is_number() ? runtime.get<double>() : 0};
+                       .runtime_seconds = runtime.is_number() ? runtime.get<double>() : 0,
+                       .last_row = row};
 }
 
 WandbRunPath WandbApi::upsert(const WandbRunInfo& info) const {

@@ -69,6 +69,7 @@ struct WandbRunState {
   int64_t history_lines = 0, event_lines = 0, console_lines = 0;
   int64_t last_step = -1;  ///< the `_step` of the last row
   double runtime_seconds = 0;
+  Json last_row = {};  ///< with zeros for NaN and infinities
 };
 
 struct WandbRunInfo {
