@@ -73,6 +73,7 @@ class ServiceLogger : public Logger {
     const std::string fault = service_.faults.front();
     service_.faults.pop_front();
     if (fault == "refused") throw HttpStatusError(403, "the login may not write there");
+    if (fault == "garbled") throw NetworkError("the answer is not JSON");
     throw UnreachableError("no answer");
   }
   Service& service_;
@@ -186,7 +187,7 @@ TEST_CASE(
 
 TEST_CASE("faults at every call cost no line") {
   FollowedRun run;
-  run.service.faults = {"away", "lost", "away", "refused", "lost", "away", "away"};
+  run.service.faults = {"garbled", "away", "lost", "away", "refused", "lost", "away", "away"};
   run.start();
   for (int i = 0; i < 40; ++i) {
     run.write(1);

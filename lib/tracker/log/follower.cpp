@@ -223,7 +223,8 @@ void Follower::connect_now(Deadline deadline) {
   try {
     connect();
   } catch (const NetworkError& error) {
-    if (!may_pass(error)) throw;  // it does not want it: waiting alone changes nothing
+    // It does not want it: waiting alone changes nothing. An answer that is none may be a proxy's.
+    if (dynamic_cast<const HttpStatusError*>(&error) != nullptr && !may_pass(error)) throw;
     note_fault(error, /*at_end=*/false);
   }
   logger_->set_deadline(std::nullopt);
