@@ -187,11 +187,11 @@ class Faults(Services):
                     self.content(f"{kind}/served/{'0' if kind == 'login' else ''}l.pth")
                 self.assertEqual(kept, self.content(kind + "/out/checkpoint.pth"))
 
-    def write_large_entry(self, mib=14, to="s3://my-bucket", saver=None):
+    def write_large_entry(self, mib, to, saver):
         """An outbox with a file of which each MiB begins with its number. @return its hash"""
         outbox = self.dir / "out/outbox"
         outbox.mkdir(parents=True)
-        write_run(self.dir / "out", saver or {"save_to": "s3", "url": to, "save_latest_to": "big.pth"})
+        write_run(self.dir / "out", saver)
         big = outbox / "00000001_big.pth"
         with open(big, "wb") as file:
             for number in range(mib):
@@ -211,8 +211,8 @@ class Faults(Services):
         self.assertEqual(self.outbox(), [])
 
     def test_200_mib_arrive_at_a_store_over_a_link_that_breaks(self):
-        expected = self.write_large_entry(200)
         with S3Double(self.dir / "bucket", "my-bucket") as store:
+            expected = self.write_large_entry(200, f"s3://my-bucket (at {store.url})", {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "big.pth"})
             self.sync_over_a_link_that_breaks(store, store, expected, lambda: self.content("bucket/big.pth"))
 
     def test_200_mib_arrive_at_the_hub_over_a_link_that_breaks(self):

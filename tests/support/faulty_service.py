@@ -122,5 +122,5 @@ class FaultyService:
 
     def place(self):
         """As the outbox names it."""
-        return {"hub": f"{self.url}/{REPO}", "s3": "s3://my-bucket", "url": self.url,
+        return {"hub": f"{self.url}/{REPO}", "s3": f"s3://my-bucket (at {self.url})", "url": self.url,
                 "wandb": f"{self.url}/{WANDB_RUN.replace('/run1', '/runs/run1')}"}[self.kind]

@@ -12,6 +12,7 @@
 #include "base/public_url.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"
+#include "support/clean_environment.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {
@@ -474,6 +475,16 @@ TEST_CASE(
   CHECK(finish(uploads, 20) == 0);
   CHECK(back->wait_for_sent(1) == std::vector<std::string>{"a=a"});
   CHECK(first->began_with().empty());
+}
+
+TEST_CASE("a bucket of another store has another name") {
+  const test::CleanEnvironment environment(
+      {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"});
+  test::CleanEnvironment::set("AWS_ENDPOINT_URL_S3", "https://minio.example/");
+  S3SaveConfig config;
+  config.url = "s3://b/x/";
+  CHECK(make_destination(config)->name() == "s3://b/x (at https://minio.example)");
+  CHECK(make_destination(config)->place_of("f") == "s3://b/x/f");
 }
 
 TEST_CASE("a place with a login has another name than the same without, and shows no secret") {

@@ -132,9 +132,14 @@ class UrlDestination : public Destination {
 class S3Destination : public Destination {
  public:
   explicit S3Destination(const S3SaveConfig& config)
-      : url_(without_slash(config.url)), plain_http_(config.allow_plain_http) {}
+      : url_(without_slash(config.url)),
+        endpoint_(find_s3_access().endpoint),
+        plain_http_(config.allow_plain_http) {}
 
-  std::string name() const override { return url_; }
+  std::string name() const override {
+    return url_ + (endpoint_.empty() ? "" : " (at " + endpoint_ + ")");
+  }
+  std::string place_of(const std::string& target) const override { return url_ + "/" + target; }
   void check_access(const HttpOptions& options) override {
     s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
   }
@@ -145,7 +150,7 @@ class S3Destination : public Destination {
   bool stores_notes() const override { return true; }
 
  private:
-  std::string url_;
+  std::string url_, endpoint_;  // of the environment; empty: Amazon's
   bool plain_http_;
 };
 
