@@ -34,7 +34,6 @@ constexpr size_t kMostOfRefusal = 1 << 16;  ///< bytes of its body that are kept
 
 constexpr double kPatience = 4;  ///< stall times without progress until a transfer fails
 constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
-constexpr curl_off_t kMostSecondsAsked = 24 * 3600;      ///< by a server that asks to wait
 constexpr double kSlowest = 128;  ///< bytes a second; a transfer below is cut and begun again
 
 double seconds_since(Clock::time_point start) {
@@ -421,7 +420,7 @@ void HttpTransfer::read_head() {
     head_.headers[lower_case(line->name)] = line->value;
   curl_off_t seconds = 0;
   curl_easy_getinfo(easy_.get(), CURLINFO_RETRY_AFTER, &seconds);
-  if (seconds > 0) head_.retry_after = static_cast<double>(std::min(seconds, kMostSecondsAsked));
+  if (seconds > 0) head_.retry_after = std::min(static_cast<double>(seconds), 86'400.0);  // a day
   head_.content_length = number_of_digits(head_.header("content-length"));
   const std::string range = head_.header("content-range");
   if (!range.starts_with("bytes ")) return;

@@ -179,7 +179,7 @@ TEST_CASE("a service that asks to wait is left alone for as long, whatever is sa
   const OutboxFolder folder;
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
-  service->asked_seconds = 1.5;
+  service->asked_seconds = 2;
   service->fail(1);
   Uploads uploads(folder.outbox, {service}, folder.on_error);
   uploads.add(file_for("a", folder.save("a")));

@@ -212,7 +212,6 @@ Follower::~Follower() {
 }
 
 void Follower::connect_now(Deadline deadline) {
-  // What waits is counted from here until the other side says more.
   const LogCursor known = cursors_.furthest(logger_->key()).value_or(LogCursor{});
   line_ = std::min(known.line, log_.file.written());
   if (logger_->is_away()) {
@@ -300,8 +299,7 @@ void Follower::connect() {
   line_ = line;
   connected_ = true;
   cursors_.set(logger_->key(), {line, logger_->shift()});
-  cursors_
-      .save();  // the other side may have lines before the next time, and no other place knows the shift
+  cursors_.save();  // no other place here knows the shift
 }
 
 /// @return whether there were any

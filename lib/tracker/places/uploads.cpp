@@ -132,13 +132,12 @@ class UrlDestination : public Destination {
 class S3Destination : public Destination {
  public:
   explicit S3Destination(const S3SaveConfig& config)
-      : url_(without_slash(config.url)),
-        endpoint_(find_s3_access().endpoint),
-        plain_http_(config.allow_plain_http) {}
-
-  std::string name() const override {
-    return url_ + (endpoint_.empty() ? "" : " (at " + endpoint_ + ")");
+      : url_(without_slash(config.url)), plain_http_(config.allow_plain_http) {
+    const std::string endpoint = find_s3_access().endpoint;
+    name_ = url_ + (endpoint.empty() ? "" : " (at " + endpoint + ")");
   }
+
+  std::string name() const override { return name_; }
   std::string place_of(const std::string& target) const override { return url_ + "/" + target; }
   void check_access(const HttpOptions& options) override {
     s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
@@ -150,7 +149,7 @@ class S3Destination : public Destination {
   bool stores_notes() const override { return true; }
 
  private:
-  std::string url_, endpoint_;  // of the environment; empty: Amazon's
+  std::string url_, name_;
   bool plain_http_;
 };
 
@@ -432,8 +431,7 @@ void Uploads::work(Lane& lane) {
   std::unique_lock lock(mutex_);
   while (!cancelled_) {
     if (!ending_ && Clock::now() >= lane.retry_at) lane.failed.clear();
-    const bool is_free = ending_ || Clock::now() >= lane.busy_until;
-    OutboxEntry* const found = is_free ? next(lane) : nullptr;
+    OutboxEntry* const found = ending_ || Clock::now() >= lane.busy_until ? next(lane) : nullptr;
     if (found == nullptr) {
       if (ending_) break;
       wake_.wait_for(lock, kGlance);
@@ -466,7 +464,6 @@ bool Uploads::send(Lane& lane, const OutboxEntry& entry, std::unique_lock<std::m
                          keep_notes(entry.number, text, to.stores_notes());
                        }};
   bool is_sent = false, is_refused = false;
-  std::chrono::duration<double> asked{0};
   std::string error;
   lock.unlock();
   try {
@@ -479,13 +476,13 @@ bool Uploads::send(Lane& lane, const OutboxEntry& entry, std::unique_lock<std::m
   } catch (const std::exception& fault) {
     const auto* const network = dynamic_cast<const NetworkError*>(&fault);
     if (const auto* status = dynamic_cast<const HttpStatusError*>(&fault))
-      asked = std::chrono::duration<double>(status->retry_after().value_or(0));
+      lane.busy_until =
+          Clock::now() + std::chrono::seconds(std::lround(status->retry_after().value_or(0)));
     is_refused = !cancelled_ && (network == nullptr || !may_pass(*network));
     error = fmt::format(
         "Error saving {} to {}: {}", entry.kind, to.place_of(entry.target), fault.what());
   }
   lock.lock();
-  lane.busy_until = Clock::now() + std::chrono::duration_cast<Clock::duration>(asked);
   try {
     OutboxEntry& known = *find(entry.number);  // what is busy stays
     known.busy = false;

@@ -117,7 +117,7 @@ class Uploads {
     std::thread thread;
     double pause_seconds = 0;      // after failures in a row
     Clock::time_point retry_at;    // of failed ones
-    Clock::time_point busy_until;  // as the service said (Retry-After)
+    Clock::time_point busy_until;  // as the service said (Retry-After); of the thread alone
     std::set<int64_t> failed;      // since the last pause or, in the end, at all
     bool last_failed = false;
     bool done = false;  // in the end: nothing is left to try

@@ -243,11 +243,10 @@ void check_name(const char* what, const std::string& name, const char* forbidden
 }
 
 bool is_row_of(const JournalLine& line, const Json& row) {
-  for (const auto& [name, value] : line.record.items()) {
-    if (is_value(name) && !row.contains(name)) return false;
-  }
-  return line.step() && json_at(row, {kWandbAxis}) == *line.step() &&
-         json_at(row, {"_timestamp"}) == line.time();
+  bool same = line.step() && json_at(row, {kWandbAxis}) == *line.step() &&
+              json_at(row, {"_timestamp"}) == line.time();
+  for (const auto& it : line.record.items()) same &= !is_value(it.key()) || row.contains(it.key());
+  return same;
 }
 
 std::string no_run_to_continue(const WandbRunPath& run) {
@@ -423,11 +422,10 @@ int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t writt
   const WandbRunState state = known.value_or(WandbRunState{});
   const std::optional<LogCursor> cursor = cursors.furthest("/" + run_.info.path.run_id);
   if (is_first) shift_ = cursor.value_or(LogCursor{}).shift;
-  if (is_first && known && !cursor && goes_on_) {  // its last row says the shift
+  if (is_first && known && !cursor && goes_on_)  // its last row says the shift
     LogLines((fs::path(data_path_) / kLogFile).string()).each(written, [&](const JournalLine& it) {
       if (is_row_of(it, state.last_row)) shift_ = state.last_step - it.number;
     });
-  }
   int64_t line = state.last_step + 1 - shift_;
   const bool is_of_others = is_first && known && !cursor && !goes_on_;
   if (is_of_others || line > written) {
