@@ -60,6 +60,9 @@ using NetworkError = ErrorOfKind<ExitCode::kNetwork>;
 /// A wait was ended by a stop signal (exit 75).
 using StoppedError = ErrorOfKind<ExitCode::kStopped>;
 
+/// The end of messages about files that are cut off or damaged.
+inline constexpr const char* kDamagedAdvice = "\n  Copy or download the file again.";
+
 /// Throws std::logic_error for a broken promise between our own units (never for a user's input).
 [[noreturn]] void broken_invariant(const char* file, int line, const std::string& message);
 

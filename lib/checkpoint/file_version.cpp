@@ -52,10 +52,12 @@ VersionRange versions_of_unets(const StateDict& weights, const std::string& wher
     is_nearest |= matches(rest, "ups.?.3.1.*");
     if (rest.starts_with("final_conv.")) {
       throw DataError(
-          "{}: was written by dalle2-pytorch before {}, whose layers are not known here ({})",
+          "{}: was written by dalle2-pytorch before {}, whose layers are not known here ({})\n  Draw "
+          "with the version that wrote it, or take a decoder of {} or later.",
           where,
           to_text(kFirstVersion),
-          name);
+          name,
+          to_text(kFirstVersion));
     }
     const int64_t kernel = tensor.dim() == 4 ? tensor.size(2) : 0;
     for (const Sign& sign : kSigns) {
@@ -117,10 +119,13 @@ VersionRange versions_of_tensors(const StateDict& weights,
   const VersionRange range =
       kind == "prior" ? versions_of_prior(weights) : versions_of_unets(weights, where);
   if (range.to < range.from) {
-    throw DataError("{}: its tensors are those of no version of dalle2-pytorch from {} to {}",
-                    where,
-                    to_text(kFirstVersion),
-                    to_text(kLastVersion));
+    throw DataError(
+        "{}: its tensors are those of no version of dalle2-pytorch from {} to {}\n  Give a file as one "
+        "version wrote it. `dalle2-train inspect {}` lists the tensors.",
+        where,
+        to_text(kFirstVersion),
+        to_text(kLastVersion),
+        where);
   }
   return range;
 }
@@ -153,13 +158,16 @@ Version version_of_file(const Cursor& checkpoint,
   }
   if (const std::optional<Version> version = said ? said : named) {
     if (fits.contains(*version)) return *version;
-    throw ConfigError("{}: {} dalle2-pytorch {}, but its tensors are those of {}{}",
-                      where,
-                      said ? "says that it was written by" : told.by + " names",
-                      to_text(*version),
-                      to_text(fits),
-                      said ? "\n  Take the file as its run wrote it."
-                           : "\n  Set " + told.by + " to the one of those that wrote it.");
+    throw ConfigError(
+        "{}: {} dalle2-pytorch {}, but its tensors are those of {}{}",
+        where,
+        said ? "says that it was written by" : told.by + " names",
+        to_text(*version),
+        to_text(fits),
+        said ? "\n  Get the file anew, or take its entry \"version\" out (in Python), and "
+               "name one of those by " +
+                   told.by + "."
+             : "\n  Name one of those.");
   }
   if (!is_newest_of(fits, weights, kind)) {
     throw ConfigError(

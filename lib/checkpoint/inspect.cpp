@@ -231,6 +231,7 @@ void look_at(const Value& value, CheckedFile& file) {
 /// Where a file that cannot be read is damaged: each entry if only contents are, else the first
 /// fault of its structure.
 std::vector<std::string> faults_of(const std::string& path, std::string first) {
+  first.erase(std::min(first.find('\n'), first.size()));  // what to do
   std::vector<std::string> faults;
   try {
     faults = damaged_members(path);

@@ -221,7 +221,19 @@ TEST_CASE("a version that is not known, or contradicts the tensors or the file, 
   CHECK_THROWS_WITH(version_of(kOfMany, nullptr, "0.12.3"),
                     Contains("expected dalle2-pytorch 0.14.0 to 1.15.6, got 0.12.3"));
   CHECK_THROWS_WITH(version_of(named({{"unets.0.final_conv.0.weight", {1}}}), nullptr, ""),
-                    Contains("was written by dalle2-pytorch before 0.14.0"));
+                    Contains("was written by dalle2-pytorch before 0.14.0") &&
+                        Contains("take a decoder of 0.14.0 or later"));
+  CHECK_THROWS_WITH(
+      version_of(kOfMany, "1.12.0", ""),
+      Contains("a.pth: says that it was written by dalle2-pytorch 1.12.0, but its "
+               "tensors are those of 0.21.0 to 1.9.0\n  Get the file anew, or take") &&
+          Contains("name one of those by --written-by."));
+  CHECK_THROWS_WITH(version_of(named({{"unets.0.downs.0.2.0.block1.project.weight", {8}},
+                                      {"unets.0.downs.0.3.0.block1.project.weight", {8}}}),
+                               nullptr,
+                               ""),
+                    Contains("those of no version") &&
+                        Contains("`dalle2-train inspect a.pth` lists the tensors"));
 }
 
 }  // namespace

@@ -329,6 +329,7 @@ TEST_CASE("malformed pickles are refused with the place") {
                                                          {"\x80\x02NN\x93.", "without a name"},
                                                          {"\x80\x02\xff.", "unknown opcode"}};
   for (const auto& [pickle, reason] : pickles) CHECK_THROWS_WITH(run(pickle), Contains(reason));
+  CHECK_THROWS_WITH(run("\x80\x02"), Contains("byte 2\n  Copy or download the file again."));
 }
 
 TEST_CASE("files that are not checkpoints are refused with what they are") {
@@ -340,7 +341,7 @@ TEST_CASE("files that are not checkpoints are refused with what they are") {
   check("", "is not a checkpoint");
   check(std::string(1000, '\0'), "is not a checkpoint");
   check("<!doctype html>", "is not a checkpoint");
-  check("PK\x03\x04", "cut off");
+  check("PK\x03\x04", "cut off\n  Copy or download the file again.");
   check("PK\x03\x04" + std::string(100, 'x'), "no directory at its end");
   CHECK_THROWS_WITH(read_pth(folder / "absent.pth"), Contains("No such file"));
 }

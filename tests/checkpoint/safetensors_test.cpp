@@ -78,6 +78,7 @@ TEST_CASE("damaged safetensors files are refused with the reason") {
   CHECK(read_made(good, kEightBytes).tensors.size() == 1);
   check_refused(good, kEightBytes + "x", "trailing bytes");
   check_refused(good, kEightBytes.substr(1), "cut off");
+  check_refused(good, kEightBytes.substr(1), "the file has 7\n  Copy or download the file again.");
   check_refused(good + std::string(1, '\0'), kEightBytes, "NUL");
   check_refused(good + "x", kEightBytes, "not valid JSON");
   check_refused(R"([1])", "", "expected an object of tensors");

@@ -45,10 +45,11 @@ uint64_t header_length(const MappedFile& file) {
   if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
     throw DataError(
         "{}: not a safetensors file, or truncated: its header should have {} bytes, the file has "
-        "{}",
+        "{}{}",
         file.path(),
         length,
-        file.size());
+        file.size(),
+        kDamagedAdvice);
   }
   return length;
 }
@@ -152,11 +153,12 @@ void check_coverage(const std::string& path,
     end = entry->end;
   }
   if (end != data_bytes) {
-    throw DataError("{}: {}: the header describes {} bytes of data, the file has {}",
+    throw DataError("{}: {}: the header describes {} bytes of data, the file has {}{}",
                     path,
                     end > data_bytes ? "cut off" : "trailing bytes",
                     end,
-                    data_bytes);
+                    data_bytes,
+                    kDamagedAdvice);
   }
 }
 

@@ -50,7 +50,7 @@ class ZipReader {
 
  private:
   [[noreturn]] void fail(const std::string& reason) const {
-    throw DataError("{}: damaged archive: {}", file_.path(), reason);
+    throw DataError("{}: damaged archive: {}{}", file_.path(), reason, kDamagedAdvice);
   }
 
   std::string_view part(uint64_t at, uint64_t size) const {
@@ -258,11 +258,12 @@ std::vector<ZipMember> read_zip(const MappedFile& file, Packing packing) {
     if (crcs[i] != members[i].crc) {
       throw DataError(
           "{}: damaged archive: the content of member '{}' does not fit its CRC-32: expected "
-          "{:08x}, got {:08x}",
+          "{:08x}, got {:08x}{}",
           file.path(),
           members[i].name,
           members[i].crc,
-          crcs[i]);
+          crcs[i],
+          kDamagedAdvice);
     }
   }
   return members;

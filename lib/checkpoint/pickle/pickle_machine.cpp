@@ -76,7 +76,8 @@ class Machine {
 
  private:
   [[noreturn]] void fail(const char* reason) const {
-    throw DataError("{}: damaged pickle: {} at byte {}", where_, reason, opcode_at_);
+    throw DataError(
+        "{}: damaged pickle: {} at byte {}{}", where_, reason, opcode_at_, kDamagedAdvice);
   }
 
   std::string_view take(uint64_t count) {

@@ -39,7 +39,7 @@ class Storages {
   at::Tensor load(const StorageRef& ref) {
     const auto found = places_.find(ref.key);
     if (found == places_.end()) {
-      throw DataError("{}: storage '{}' is missing", file_->path(), ref.key);
+      throw DataError("{}: storage '{}' is missing{}", file_->path(), ref.key, kDamagedAdvice);
     }
     Place& place = found->second;
     uint64_t expected = 0;
@@ -112,7 +112,7 @@ Value value_of(const std::shared_ptr<MappedFile>& file,
   }
   const PickleGraph graph = run_pickle(file->bytes(pickle.offset, pickle.size), file->path());
   if (graph.end != pickle.size) {
-    throw DataError("{}: damaged pickle: bytes after its end", file->path());
+    throw DataError("{}: damaged pickle: bytes after its end{}", file->path(), kDamagedAdvice);
   }
   return value_of_pickle(
       graph, [&](const StorageRef& ref) { return storages.load(ref); }, file->path());
@@ -166,13 +166,14 @@ class LegacyReader {
       }
       uint64_t bytes = 0;
       if (__builtin_mul_overflow(numel, item->second, &bytes) || bytes > file_->size() - at_) {
-        throw DataError("{}: cut off in storage '{}'", file_->path(), key);
+        throw DataError("{}: cut off in storage '{}'{}", file_->path(), key, kDamagedAdvice);
       }
       storages_.add(key, at_, bytes);
       at_ += bytes;
     }
     if (at_ != file_->size()) {
-      throw DataError("{}: {} bytes after its end", file_->path(), file_->size() - at_);
+      throw DataError(
+          "{}: {} bytes after its end{}", file_->path(), file_->size() - at_, kDamagedAdvice);
     }
   }
 
@@ -189,7 +190,8 @@ Value read_archive(const std::shared_ptr<MappedFile>& file,
   const std::vector<ZipMember> members = read_zip_directory(*file);
   const ZipMember& pickle = find_pickle(*file, members);
   if (content_crcs(*file, {pickle}).front() != pickle.crc) {
-    throw DataError("{}: damaged: the CRC-32 of '{}' is wrong", file->path(), pickle.name);
+    throw DataError(
+        "{}: damaged: the CRC-32 of '{}' is wrong{}", file->path(), pickle.name, kDamagedAdvice);
   }
   return value_of(file, members, packing);
 }

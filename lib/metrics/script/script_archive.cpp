@@ -148,6 +148,7 @@ ScriptArchive open_script_archive(const std::string& path,
     archive.module = std::make_shared<torch::jit::Module>(torch::jit::load(path, device, extra));
   } catch (const DataError& error) {
     fault = error.what();
+    fault.erase(std::min(fault.find('\n'), fault.size()));  // how to make one says more
   } catch (const ResourceError&) {
     throw;
   } catch (const std::exception& error) {
