@@ -254,6 +254,13 @@ TEST_CASE("a file that is no CLIP, and one that is not there, are named") {
   CHECK_THAT(test::message_of<DataError>([&] { load_clip_file(dir / "clip.safetensors"); }),
              Contains("clip.safetensors"));
   CHECK_THROWS_WITH(load_clip_file(dir / "none.pt"), Contains("none.pt: no such file"));
+  CHECK_THROWS_WITH(load_clip_file("ViT-H-14"),
+                    Contains("Of a model of open_clip it is open_clip_model.safetensors"));
+  write_file_atomically(dir / "open_clip_config.json", "{}");
+  CHECK_THROWS_WITH(
+      load_clip_file(dir / "open_clip_config.json"),
+      Contains("open_clip_config.json: expected the weights of a CLIP, got a config\n  "
+               "Give the file of the weights beside it"));
 }
 
 TEST_CASE("a damaged checkpoint of a run says what is damaged, not that it is no CLIP") {
@@ -268,7 +275,9 @@ TEST_CASE("a damaged checkpoint of a run says what is damaged, not that it is no
   REQUIRE(ones != std::string::npos);
   bytes[ones] = 1;
   write_file_atomically(path, bytes);
-  CHECK_THROWS_WITH(load_clip_file(path), Contains("checkpoint.pth: damaged archive"));
+  CHECK_THROWS_WITH(load_clip_file(path),
+                    Contains("checkpoint.pth: damaged archive") &&
+                        Contains("\n  Copy or download the file again."));
 }
 
 TEST_CASE("files of others become open_clip's, and no other model's config is replaced") {

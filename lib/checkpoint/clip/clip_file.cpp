@@ -320,11 +320,17 @@ void leave_out_training(StateDict& tensors, const std::string& path) {
                    "tensors of mlm.* or visual_ssl.*"));
 }
 
-/// A part or the index of a model that Hugging Face's libraries divided: "model-00001-of-00002.safetensors",
-/// "model.safetensors.index.json".
-void refuse_part(const std::string& path) {
+/// A config; a part or the index of a model that Hugging Face's libraries divided:
+/// "model-00001-of-00002.safetensors", "model.safetensors.index.json".
+void refuse_config_or_part(const std::string& path) {
   const fs::path file = path;
   const std::string name = file.filename().string();
+  if (file.extension() == ".json" && !name.ends_with(".index.json")) {
+    throw DataError(
+        "{}: expected the weights of a CLIP, got a config\n  Give the file of the weights beside it, such "
+        "as open_clip_model.safetensors: the config is found there.",
+        printable(path));
+  }
   const size_t of = name.find("-of-0");
   constexpr size_t kDigits = 5;
   const bool is_index = name.ends_with(".index.json");
@@ -364,7 +370,7 @@ std::optional<std::string> RawClip::merges() const {
 }
 
 RawClip read_raw_clip(const std::string& path) {
-  refuse_part(path);
+  refuse_config_or_part(path);
   RawClip raw = read_tensors(path);
   const bool is_wrapped = !raw.tensors.empty() &&
                           std::all_of(raw.tensors.begin(), raw.tensors.end(), [](const auto& item) {

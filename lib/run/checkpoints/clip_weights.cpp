@@ -443,8 +443,8 @@ std::string clip_file_of(const std::string& model) {
       vocabulary);
 }
 
-LoadedClip load_clip_file(const std::string& path, const ClipFileHints& hints) {
-  if (!path_exists(path)) throw ConfigError("{}: no such file", printable(path));
+LoadedClip load_clip_file(const std::string& name, const ClipFileHints& hints) {
+  const std::string path = clip_file_of(name);
   const std::optional<Value> checkpoint = checkpoint_of_run(path);
   if (!checkpoint) return foreign_clip(path, hints);
   if (hints.arguments) throw_for_another(path);
@@ -478,7 +478,7 @@ ConvertReport convert_to_open_clip(const std::string& in, const std::string& out
 std::shared_ptr<LoadedClip> open_clip_of(const std::optional<ClipConfig>& config,
                                          const std::string& pointer) {
   if (!config) return nullptr;
-  LoadedClip clip = load_clip_file(clip_file_of(config->model),
+  LoadedClip clip = load_clip_file(config->model,
                                    {.arguments = config->base_model_kwargs,
                                     .quick_gelu = config->quick_gelu,
                                     .heads = config->heads});

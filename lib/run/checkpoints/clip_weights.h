@@ -104,12 +104,13 @@ struct LoadedRunClip : LoadedClip {
 /// Of a checkpoint or model file of a run. @throws as load_clip_model(), DataError also for one
 /// without a vocabulary or with weights that are not finite
 LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint);
-/// The file that a config means by a CLIP's "model": a path, or a name of OpenAI's, whose package keeps
-/// its files in ~/.cache/clip. @throws ConfigError if it is nowhere
+/// The file that --clip or a config's "model" means: a path, or a name of OpenAI's, whose package keeps its
+/// files in ~/.cache/clip. @throws ConfigError if it is nowhere
 std::string clip_file_of(const std::string& model);
 /// The same of any file that read_clip_file() or as_x_clip_file() reads; OpenAI's vocabulary then lies
-/// where find_clip_vocabulary() looks. @throws as those; ConfigError for hints on a file of a run
-LoadedClip load_clip_file(const std::string& path, const ClipFileHints& hints = {});
+/// where find_clip_vocabulary() looks. @param name as of clip_file_of()
+/// @throws as those; ConfigError for hints on a file of a run
+LoadedClip load_clip_file(const std::string& name, const ClipFileHints& hints = {});
 
 /// The CLIP of a section; null for none. @param pointer of the section, "/prior/clip"
 /// @throws ConfigError if it is nowhere, DataError for one that cannot be used
