@@ -29,8 +29,8 @@ struct NamedOutside {
 /// What of a config counts.
 enum class ConfigPart {
   whole,
-  model,   ///< the section of the model, with the version that it is of
-  stored,  ///< that section of a config without `data`, as `convert` stores it; else all of it
+  model,   ///< the section of the model, its version, and how pictures are read: what is drawn with
+  stored,  ///< the same of a config without `data`, as `convert` stores it; else all of it
 };
 
 /// Options of reading a file.

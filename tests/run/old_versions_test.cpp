@@ -80,6 +80,29 @@ TEST_CASE("of a prior's own config only the section of the model counts") {
   CHECK(at::equal(answer(loaded), answer(prior)));
 }
 
+TEST_CASE("of a decoder's config only what is drawn with counts, stored or given") {
+  const TempDir folder;
+  json config = tiny_decoder_config(folder.path());
+  const Decoder decoder(
+      parse_decoder_config(config.dump(), "c", {.overrides = {}, .check_available = false}).plan);
+  config["train"]["lr"] = "fast";
+  config["data"]["batch_size"] = -1;
+  config["data"]["range"] = 4000;
+  config["tracker"] = "none";
+  const auto reads = [&](const Dict& file, const std::optional<std::string>& path) {
+    ShardDataConfig data;
+    load_decoder({.checkpoint_path = "d.pth", .config_path = path}, file, &data);
+    CHECK(data.range == 4000);
+  };
+  const std::string path = folder / "given.json";
+  std::ofstream(path) << config.dump();
+  reads(file_of(*decoder, "1.15.6", config), std::nullopt);
+  reads(file_of(*decoder, "1.15.6", nullptr), path);
+  config["data"]["range"] = "wide";
+  CHECK_THROWS_WITH(load_decoder({.checkpoint_path = "d.pth"}, file_of(*decoder, "1.15.6", config)),
+                    Contains("1 problem") && Contains("/data/range"));
+}
+
 TEST_CASE("a prior's training file gives its weights another meaning only where it allows that") {
   const TempDir folder;
   const std::string path = folder / "config.json";

@@ -14,8 +14,11 @@ namespace dalle2 {
 namespace {
 
 /// A config that says what a checkpoint's model is.
-const ReadOptions kAsDescription = {
-    .overrides = {}, .strict = false, .check_available = false, .no_commands = true};
+const ReadOptions kAsDescription = {.overrides = {},
+                                    .strict = false,
+                                    .check_available = false,
+                                    .no_commands = true,
+                                    .part = ConfigPart::model};
 
 /// The sections of VAEs that only their checkpoints hold.
 void fill_in_vaes(DecoderConfig& decoder, const ReadOptions& options, Faults& faults) {

@@ -32,8 +32,11 @@ bool Faults::has_error_under(const std::string& pointer) const {
   });
 }
 
-void Faults::keep_under(const std::string& pointer) {
-  const auto is_elsewhere = [&](const Fault& fault) { return !lies_under(fault, pointer); };
+void Faults::keep_under(const std::vector<std::string>& pointers) {
+  const auto is_elsewhere = [&](const Fault& fault) {
+    return std::ranges::none_of(
+        pointers, [&](const std::string& pointer) { return lies_under(fault, pointer); });
+  };
   std::erase_if(errors_, is_elsewhere);
   std::erase_if(warnings_, is_elsewhere);
 }

@@ -29,8 +29,8 @@ class Faults {
   const std::vector<Fault>& warnings() const { return warnings_; }
   /// True if an error is at `pointer` or below it.
   bool has_error_under(const std::string& pointer) const;
-  /// Forgets those that are not at `pointer` or below it.
-  void keep_under(const std::string& pointer);
+  /// Forgets those that are not at one of `pointers` or below it.
+  void keep_under(const std::vector<std::string>& pointers);
   /// Forgets what lies there.
   void drop_under(const std::string& pointer);
   /// Makes each warning an error (`--strict`): what was ignored is refused.

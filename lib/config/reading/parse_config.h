@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "config/kinds.h"
 #include "config/reading/json_text.h"
@@ -47,7 +48,8 @@ LoadedConfig parse_config(const std::string& json,
   }
   const bool is_model_alone = options.part == ConfigPart::model ||
                               (options.part == ConfigPart::stored && !root.contains("data"));
-  if (is_model_alone) keep_section(root, Config::kKind);
+  std::vector<std::string> parts;
+  if (is_model_alone) parts = keep_section(root, Config::kKind);
   LoadedConfig loaded;
   if constexpr (requires { loaded.config.written_by; }) {
     if (!options.written_by.empty() && !names_version(root))
@@ -64,7 +66,7 @@ LoadedConfig parse_config(const std::string& json,
     }
   }
   check(std::as_const(root), loaded, faults);
-  if (is_model_alone) faults.keep_under(std::string("/") + Config::kKind);
+  if (is_model_alone) faults.keep_under(parts);
   // Where the run logged and saved, and in which environment, says nothing of its model.
   if (options.part == ConfigPart::stored) faults.drop_under("/tracker");
   if (options.strict) faults.promote_warnings();

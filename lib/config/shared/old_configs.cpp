@@ -85,15 +85,23 @@ std::optional<Version> written_by(const Json& root, const std::string& where) {
   throw ConfigError("{}: expected a string such as \"1.1.0\", got {}", pointer, shown(*version));
 }
 
-void keep_section(Json& root, const std::string& section) {
-  Json kept = Json::object();
-  for (const std::string& key : {section, std::string("written_by")}) {
-    if (root.contains(key)) kept[key] = root[key];
+std::vector<std::string> keep_section(Json& root, const std::string& section) {
+  Json kept = {{"train", Json::object()}};
+  if (root.contains(section)) kept[section] = root[section];
+  std::vector<std::string> pointers = {"/" + section};
+  for (const char* pointer : {"/written_by",
+                              "/train/allow_changed_config",
+                              "/data/apply_exif",
+                              "/data/folder",
+                              "/data/ground",
+                              "/data/range"}) {
+    const Json::json_pointer at(pointer);
+    if (!root.contains(at)) continue;
+    kept[at] = root[at];
+    pointers.emplace_back(pointer);
   }
-  kept["train"] = Json::object();
-  const Json::json_pointer allowed("/train/allow_changed_config");
-  if (root.contains(allowed)) kept[allowed] = root[allowed];
   root = std::move(kept);
+  return pointers;
 }
 
 void complete_old_config(Json& root, const std::string& kind, const std::string& where) {

@@ -20,8 +20,9 @@ inline bool names_version(const Json& root) {
 /// @throws ConfigError for what is no version
 std::optional<Version> written_by(const Json& root, const std::string& where);
 
-/// Leaves of a config that one section, and what else says what it means; other sections get defaults, where they have.
-void keep_section(Json& root, const std::string& section);
+/// Leaves of a config that one section, and what else says what it means and how pictures are read; other sections get
+/// defaults, where they have. @return pointers to the section and to what else is left
+std::vector<std::string> keep_section(Json& root, const std::string& section);
 
 /// Gives a config what its version, written_by(), understood by leaving a key out, where 1.15.6 understands something
 /// else, and takes out keys that only old trainers read. Changes nothing of a config of kLastVersion.

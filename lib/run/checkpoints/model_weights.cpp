@@ -20,6 +20,7 @@
 #include "net/digest.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/kinds.h"
+#include "tracker/places/remote_file.h"
 
 namespace dalle2 {
 namespace {
@@ -93,9 +94,12 @@ struct ConfigText {
   bool is_file = false;  ///< given
 };
 
-/// Reads the file, which may be a pipe: once.
+/// Reads the file, which may be a pipe or an address: once.
 ConfigText config_text(const ModelSource& source, const Cursor& checkpoint) {
-  if (source.config_path) return {read_config_file(*source.config_path), *source.config_path, true};
+  if (source.config_path) {
+    const FetchedFile file(*source.config_path);
+    return {read_config_file(file.path()), *source.config_path, true};
+  }
   const std::optional<Cursor> own = checkpoint.find("config");
   if (!own || own->is_none()) return {};
   return {json_of_value(own->value()), own->where()};
@@ -131,11 +135,9 @@ auto config_of(const ModelSource& source,
                const std::string& written_by) {
   ReadOptions options = lenient();
   options.written_by = written_by;
+  options.part = ConfigPart::model;
   if (text.is_file) {
     options.overrides = source.overrides;
-    // The other sections of a prior's file may be of trainers of others; a decoder's say how pictures are read.
-    const bool is_prior = std::string_view(decltype(parse({}, {}, {}).config)::kKind) == "prior";
-    options.part = is_prior ? ConfigPart::model : ConfigPart::stored;
     auto loaded = parse(text.json, text.where, options);
     check_meaning(source,
                   checkpoint,
@@ -149,7 +151,6 @@ auto config_of(const ModelSource& source,
                       checkpoint.where(),
                       source.config_option);
   }
-  options.part = ConfigPart::stored;
   return parse(text.json, text.where, options);
 }
 
