@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT
+#include <fstream>
+
+#include "config/decoder/pipeline_config.h"
 #include "config/minimal_config.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
 
 namespace dalle2 {
 
@@ -237,6 +242,26 @@ TEST_CASE("where a run logged and saved does not keep its stored config from bei
   CHECK(message_of([&] {
           parse_decoder_config(offline, "a.json", stored);
         }).find("/tracker/save/url") != std::string::npos);
+}
+
+TEST_CASE("what a file of dalle2-laion asks for without effect is said, key by key") {
+  const test::TempDir folder;
+  const std::string path = folder / "pipeline.json";
+  const auto read = [&](const std::string& rest) {
+    std::ofstream(path) << R"({"decoder": {"unet_sources": [{"unet_numbers": [1], )" + rest +
+                               "}]}}";
+    return load_pipeline_config(path);
+  };
+  const test::CapturedLog log;
+  const std::string files = R"("load_model_from": {"path": "d.pth", "checksum_file_path": "d.sum",
+    "cache_dir": null}, "default_cond_scale": null, "load_config_from": {"path": "d.json", "checksum_file_path": "e.sum"})";
+  CHECK(read(files).decoder.unet_sources.size() == 1);
+  CHECK(log.text() ==
+        "config: " + path +
+            ": \"checksum_file_path\" has no effect: no file is compared with it: do so "
+            "yourself, e.g. by `sha256sum FILE`\n");
+  CHECK_THROWS_WITH(read(files + R"(, "default_sample_timesteps": [-5])"),
+                    Catch::Contains("/decoder/unet_sources/0/default_sample_timesteps"));
 }
 
 TEST_CASE("a W&B loader or saver without a run needs the logger whose run is meant") {

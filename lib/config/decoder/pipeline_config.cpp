@@ -2,30 +2,40 @@
 #include "config/decoder/pipeline_config.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
+#include <set>
+#include <utility>
 
+#include "base/log.h"
 #include "config/reading/json_text.h"
 #include "config/reading/reader.h"
 
 namespace dalle2 {
 namespace {
 
-/// Keys that have no effect here: --device and --clip say it, a file is known by its path, and
-/// weights that do not fit are refused.
-constexpr std::array<const char*, 7> kIdleKeys = {"cache_dir",
-                                                  "filename_override",
-                                                  "checksum_file_path",
-                                                  "clip",
-                                                  "devices",
-                                                  "load_on_cpu",
-                                                  "strict_loading"};
+constexpr const char* kNotKept =
+    "what it fetches is not kept: download the file once, and give its path";
+/// Keys that have no effect here, and why.
+constexpr std::pair<const char*, const char*> kIdleKeys[] = {
+    {"cache_dir", kNotKept},
+    {"filename_override", kNotKept},
+    {"checksum_file_path", "no file is compared with it: do so yourself, e.g. by `sha256sum FILE`"},
+    {"clip", "--clip names the CLIP"},
+    {"devices", "--device names the device"},
+    {"load_on_cpu", "the weights wait in main memory in any case"},
+    {"strict_loading", "weights that do not fit are refused in any case"}};
 
-void remove_idle_keys(Json& value) {
+/// Null is the default of every key there, too. @param found takes the idle keys that have a value
+void remove_idle_keys(Json& value, std::set<std::string>& found) {
   if (value.is_object()) {
-    for (const char* key : kIdleKeys) value.erase(key);
+    for (auto key = value.begin(); key != value.end();)
+      key = key->is_null() ? value.erase(key) : std::next(key);
+    for (const auto& [key, why] : kIdleKeys) {
+      if (value.erase(key) > 0) found.insert(key);
+    }
   }
   if (!value.is_structured()) return;
-  for (Json& each : value) remove_idle_keys(each);
+  for (Json& each : value) remove_idle_keys(each, found);
 }
 
 }  // namespace
@@ -34,7 +44,8 @@ PipelineConfig load_pipeline_config(const std::string& path) {
   ReadFindings findings;
   Faults& faults = findings.faults;
   Json root = parse_root(read_config_file(path), path, faults);
-  remove_idle_keys(root);
+  std::set<std::string> idle;
+  remove_idle_keys(root, idle);
   PipelineConfig config;
   Reader(findings).read_struct(root, "", config);
   std::vector<int64_t> numbers;
@@ -61,6 +72,9 @@ PipelineConfig load_pipeline_config(const std::string& path) {
   }
   faults.promote_warnings();
   faults.throw_if_any(path);
+  for (const auto& [key, why] : kIdleKeys) {
+    if (idle.contains(key)) log_warning("config", "{}: \"{}\" has no effect: {}", path, key, why);
+  }
   return config;
 }
 

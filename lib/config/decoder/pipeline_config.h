@@ -33,7 +33,9 @@ struct PipelineSource {
   void fields(auto& f) {
     D2_FIELD(unet_numbers, "Numbers of the unets, from 1.", at_least(1).not_empty());
     D2_FIELD(default_cond_scale, "Guidance of each of them; empty: 1.");
-    D2_FIELD(default_sample_timesteps, "Steps of each of them; empty or null: the config's.");
+    D2_FIELD(default_sample_timesteps,
+             "Steps of each of them; empty or null: the config's.",
+             at_least(1));
     D2_FIELD(load_model_from, "The checkpoint.");
     D2_FIELD(load_config_from, "Its config, if it holds none.");
   }
@@ -70,7 +72,8 @@ struct PipelineConfig {
   }
 };
 
-/// The unets of all sources are 1 to their number, each given once. Keys that say how that program loads have no effect.
+/// The unets of all sources are 1 to their number, each given once. Keys that say how that program loads have no effect,
+/// which a warning says.
 /// @throws ConfigError listing every fault
 PipelineConfig load_pipeline_config(const std::string& path);
 
