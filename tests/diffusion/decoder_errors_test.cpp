@@ -166,12 +166,16 @@ TEST_CASE("Each stage takes as many steps as it is told to") {
   options.sample_timesteps = std::vector<int64_t>{3, 2};
   decoder->sample(options);
   CHECK(told == std::vector<size_t>{3, 2});
+  CHECK(decoder->sample_steps(2, options) == 2);
   options.sample_timesteps = std::vector<int64_t>{1, 2, 3};
   expect_refusal<ConfigError>(
       [&] { decoder->sample(options); },
       {"sample timesteps", "one value or one for each of the 2 unets", "got 3"});
   options.sample_timesteps = std::vector<int64_t>{3, 5000};
   expect_refusal<ConfigError>([&] { decoder->sample(options); }, {"unet 2", "5000"});
+  options.steps_name = "--timesteps";
+  expect_refusal<ConfigError>([&] { decoder->check_sample_options(options); },
+                              {"--timesteps of unet 2: expected 1 to "});
 }
 
 TEST_CASE("Start noise has to fit the sampled stages") {

@@ -201,6 +201,9 @@ TEST_CASE("sampling options that a prior cannot follow are refused") {
     CHECK_THAT(message_of([&] { prior->p_sample_loop(options); }),
                Contains("timesteps: expected 2 to 30"));
   }
+  options.steps_name = "--prior-timesteps";
+  CHECK_THAT(message_of([&] { prior->check_sample_options(options); }),
+             Contains("--prior-timesteps: expected 2 to 30 (/prior/timesteps), got 31"));
   options.timesteps = 5;
   options.num_samples_per_text = 0;
   CHECK_THAT(message_of([&] { prior->sample(options); }),

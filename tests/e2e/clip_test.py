@@ -240,8 +240,15 @@ class Clip(EndToEnd):
         harness.write_npy(self.dir / "dark.npy", (1, 3, 16, 16), [-0.5] * 768)
 
         def refused(code, expected, *arguments):
-            self.assertIn(expected, " ".join(run(*arguments, "--out", "refused", cwd=self.dir, check=code).stderr.split()))
-            self.assertFalse((self.dir / "refused").exists())
+            for more in ([], ["--dry-run"]):
+                done = run(*arguments, "--out", "refused", *more, cwd=self.dir, check=code)
+                self.assertIn(expected, " ".join(done.stderr.split()), more)
+                self.assertFalse((self.dir / "refused").exists())
+        done = run(*text, "--text", "a ring", "--prior-timesteps", 3, "--out", "refused", "--dry-run", cwd=self.dir, check=0)
+        self.assertRegex(done.stdout, r"CLIP .*: \d+ parameters\n.*prior prior/model.pth: \d+ parameters, 3 of 20 steps, guidance 1\n")
+        refused(2, "prior/model.pth: --prior-timesteps: expected 2 to 20 (/prior/timesteps), got 21", *text, "--text", "a ring",
+                "--prior-timesteps", 21)
+        refused(3, "--init-noise none.npy", *text, "--text", "a ring", "--init-noise", "none.npy")
         picture = [*text[:5], "--image", "pictures/0.jpg"]
         refused(3, "none.safetensors", *text, "--text", "a ring", "--prior-lora", "none.safetensors")
         refused(2, "has the same embedding for both", *picture, "--from-text", "a ring", "--text", "a ring")

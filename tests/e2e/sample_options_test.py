@@ -33,11 +33,12 @@ class SampleOptions(EndToEnd):
         return run("sample", "--checkpoint", self.base / checkpoint, *arguments, "--out", self.dir / out, cwd=self.base,
                    check=check)
 
-    def refuse(self, checkpoint, *arguments, expect, code=2):
-        done = self.sample(checkpoint, *arguments, check=code)
-        for part in expect:
-            self.assertIn(part, done.stderr)
-        self.assertFalse(list(self.dir.glob("x/*")), "a refused command must not leave pictures")
+    def refuse(self, checkpoint, *arguments, expect, code=2, out="x"):
+        for more in ([], ["--dry-run"]):
+            done = self.sample(checkpoint, *arguments, *more, check=code, out=out)
+            for part in expect:
+                self.assertIn(part, done.stderr, more)
+            self.assertFalse(list(self.dir.glob("x/*")), "a refused command must not leave pictures")
 
     def test_what_would_do_nothing_is_refused_with_the_reason(self):
         embeds = ["--image-embeds", "two.npy"]
@@ -46,6 +47,7 @@ class SampleOptions(EndToEnd):
         self.sample("conditional/checkpoint.pth", *embeds, "--no-ema", "--timesteps", 1)
 
     def test_what_does_not_fit_is_named_with_its_option_and_file(self):
+        (self.dir / "file").write_text("")
         write_npy(self.base / "narrow.npy", (2, 31), [0.5] * 62)
         write_npy(self.base / "mask.npy", (1, 3, 4, 4), [1] * 48)
         write_npy(self.base / "noise.npy", (2, 3, 8, 7), [0.5] * 336)
@@ -54,6 +56,12 @@ class SampleOptions(EndToEnd):
                     expect=["--image-embeds narrow.npy: expected embeddings of 32 values", "conditional/model.pth", "got 31"])
         self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
                     expect=["--init-noise noise.npy: expected an array of shape [2, 3, ", "unet 1", "got [2, 3, 8, 7]"])
+        self.refuse("conditional/model.pth", *embeds, "--init-noise", "none.npy", code=3, expect=["--init-noise none.npy"])
+        self.refuse("conditional/model.pth", *embeds, "--text-encodings", "none.npy",
+                    expect=["--text-encodings", "needs a model that takes text encodings"])
+        self.refuse("conditional/model.pth", expect=["--image-embeds is missing"])
+        self.refuse("conditional/model.pth", *embeds, out="file/x",
+                    expect=["/file/x: expected a folder that can be written, and ", "/file is a file"])
         for value, told in ((1 / 255, "keeps nothing, so that the whole picture is drawn again"), (0.6, "keeps the whole picture")):
             write_npy(self.base / "even.npy", (1, 3, 8, 8), [value] * 192)
             done = run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask",
@@ -68,6 +76,8 @@ class SampleOptions(EndToEnd):
         self.refuse("cascade/model.pth", *embeds, "--start-unet", 3, "--image", "small.npy",
                     expect=["--start-unet: expected 1 to 2, the unets of ", "got 3"])
         self.refuse("cascade/model.pth", *embeds, "--stop-unet", 3, expect=["--stop-unet: expected 1 to 2", "got 3"])
+        self.refuse("conditional/model.pth", *embeds, "--cond-scale", 2, 3,
+                    expect=["--cond-scale: expected one value for the unet of ", "conditional/model.pth, got 2"])
 
     def test_neither_the_batch_nor_the_number_of_pictures_changes_one(self):
         """Draws hang on the seed and the picture's row."""
@@ -114,10 +124,11 @@ class SampleOptions(EndToEnd):
             (folder / name).write_text("")
         self.sample("free/model.pth", "--num", 3, "--timesteps", 1)
         (folder / "0001.png").write_text("mine")
-        done = self.sample("free/model.pth", "--num", 2, "--timesteps", 1, check=2)
-        told = " ".join(done.stderr.split())
-        self.assertIn("expected a new or empty folder, but it holds 0000.png to 0002.png, samples.npy, sheet.png", told)
-        self.assertIn("--overwrite", told)
+        for more in ([], ["--dry-run"]):
+            done = self.sample("free/model.pth", "--num", 2, "--timesteps", 1, *more, check=2)
+            told = " ".join(done.stderr.split())
+            self.assertIn("expected a new or empty folder, but it holds 0000.png to 0002.png, samples.npy, sheet.png", told)
+            self.assertIn("--overwrite", told)
         self.assertEqual((folder / "0001.png").read_text(), "mine")
         self.sample("free/model.pth", "--num", 2, "--timesteps", 1, "--overwrite")
         self.assertTrue((folder / "0001.png").read_bytes().startswith(b"\x89PNG"))
@@ -133,7 +144,8 @@ class SampleOptions(EndToEnd):
 
         self.assertEqual(drawn("one", 2), drawn("same", 2, 2))
         self.assertNotEqual(drawn("one", 2), drawn("other", 2, 3))
-        self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 5000, expect=["unet 2", "5000"])
+        self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 5000,
+                    expect=["cascade/model.pth: --timesteps of unet 2: expected 1 to ", "got 5000"])
 
     def test_adapters_are_drawn_with_as_if_they_were_merged(self):
         config = self.config("lora.json", self.dir / "lora", train={

@@ -94,7 +94,8 @@ class Stages(EndToEnd):
         units = ["B", "KiB", "MiB", "GiB"]
         size = r"(\S+) (B|KiB|MiB|GiB)"
         lines = rf"Weights in main memory: {size} of the unets; a GPU holds those of one file at a time, at most .*\n" \
-                rf".*Peak memory of the program: about {size} for one picture at a time, {size} for 8 \(--batch-size\)\n"
+                rf".*Peak memory of the program: about 0\.2 GiB of its own, and about {size} of weights and batches for one " \
+                rf"picture at a time, {size} for 8 \(--batch-size\)\n"
         self.assertRegex(dry, lines)
         found = re.search(lines, dry).groups()
         return [float(number) * 1024 ** units.index(unit) for number, unit in zip(found[::2], found[1::2])]
@@ -118,7 +119,11 @@ class Stages(EndToEnd):
         file = write_config(self.dir / "pipeline.json", pipeline)
         self.drawn("pipeline", "--pipeline", file, "--batch-size", 1)
         self.assertEqual(read_npy(self.dir / "pipeline/samples.npy"), wanted)
-        dry = self.drawn("dry", "--pipeline", file, "--dry-run").stdout
+        dry = self.drawn("dry", "--pipeline", file, "--dry-run")
+        for key in ("clip", "devices", "load_on_cpu", "strict_loading"):
+            self.assertIn(f'"{key}" has no effect: ', dry.stderr)
+        self.assertNotIn("checksum_file_path", dry.stderr)
+        dry = dry.stdout
         self.assertRegex(dry, r"unet 1 of a/model.pth: 8 x 8 pixels, \d+ parameters, 4 of 50 steps, guidance 1.5")
         self.assertRegex(dry, r"unet 2 of b/model.pth: 16 x 16 pixels, \d+ parameters, 6 of 50 steps, guidance 1\n")
         weights, one, eight = self.memory_in(dry)
@@ -146,6 +151,14 @@ class Stages(EndToEnd):
         gone.write_text((self.dir / "pipeline.json").read_text().replace("a/model.pth", "none/model.pth"))
         self.assertIn(f"gone.json names none/model.pth: no such file\n  Paths in it are relative to the working directory, {self.base}.",
                       self.drawn("x", "--pipeline", gone, check=3).stderr)
+        pipeline["decoder"]["unet_sources"][1]["default_sample_timesteps"] = [5000]
+        many = write_config(self.dir / "many.json", pipeline)
+        for more in ([], ["--dry-run"]):
+            said = self.drawn("x", "--pipeline", many, *more, check=2).stderr
+            self.assertIn("a/model.pth: default_sample_timesteps (", said)
+            self.assertIn("many.json) of unet 1: expected 1 to 50, got 5000", said)
+        self.assertIn("--cond-scale: expected one value, or one for each of the 2 unets of a/model.pth and b/model.pth, got 3",
+                      self.drawn("x", *several, "--cond-scale", 1, 2, 3, check=2).stderr)
         pipeline["decoder"]["unet_sources"][0]["unet_numbers"] = [3]
         pipeline["decoder"]["unet_sources"][0]["default_cond_scale"] = [1, 2]
         pipeline["decoder"]["unet_source"] = []
@@ -164,7 +177,7 @@ class Stages(EndToEnd):
     def test_the_section_of_the_model_is_config_enough_and_a_pipe_gives_it_too(self):
         config = json.loads((self.base / "a.json").read_text())
         (self.base / "section.json").write_text(json.dumps({"decoder": config["decoder"]}))
-        command = '"$0" sample --checkpoint a/model.pth --config <(cat section.json) --stop-unet 1 --dry-run --out x'
+        command = '"$0" sample --checkpoint a/model.pth --config <(cat section.json) --image-embeds embeds.npy --stop-unet 1 --dry-run --out x'
         done = subprocess.run(["bash", "-c", command, harness.BINARY], cwd=self.base, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("unet 1 of a/model.pth", done.stdout)

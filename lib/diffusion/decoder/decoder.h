@@ -78,6 +78,7 @@ struct DecoderSampleOptions {
   int64_t inpaint_resample_times = 5;
   /// Steps of every stage, or one entry a stage of the decoder; none: those of its plan.
   OneOrMany<std::optional<int64_t>> sample_timesteps = std::nullopt;
+  std::string steps_name = "sample timesteps";  ///< in messages
   /// auto | ddpm | ddim | dpmpp; auto is ddim for fewer than T steps, else ddpm.
   std::string sampler = "auto";
   double cfg_rescale = 0.0;            ///< Lin et al. 2023, eq. 15-16; 0 is off
@@ -148,10 +149,13 @@ class DecoderImpl : public torch::nn::Module {
 
   int64_t num_unets() const;
   const DecoderPlan& plan() const { return plan_; }
+  /// What sample() asks of its options before it draws. @return the batch size
+  /// @throws ConfigError, DataError as sample()
+  int64_t check_sample_options(const DecoderSampleOptions& options) const;
+  /// The steps that a sampling takes at this stage, from 1.
+  int64_t sample_steps(int64_t unet_number, const DecoderSampleOptions& options) const;
   /// Whether a sampling walks with DDIM at this stage, from 1.
   bool walks_with_ddim(int64_t unet_number, const DecoderSampleOptions& options) const;
-  /// @throws ConfigError for a stage, from 1, without a unet
-  void check_has_unet(int64_t unet_number) const;
 
   /// The unet of a stage, counted from 1; null after drop_unet.
   std::shared_ptr<UnetImpl> unet(int64_t unet_number);
@@ -172,8 +176,8 @@ class DecoderImpl : public torch::nn::Module {
                         const at::Tensor& image_embeds,
                         const at::Tensor& text_encodings) const;
 
-  /// @return the batch size
-  int64_t check_sample_options(const DecoderSampleOptions& options) const;
+  /// @throws ConfigError for a stage, from 1, without a unet
+  void check_has_unet(int64_t unet_number) const;
   void check_guidance(const DecoderSampleOptions& options) const;
   void check_stage_options(const DecoderSampleOptions& options, size_t order, int64_t batch) const;
   std::unique_ptr<Sampler> make_sampler(int64_t unet_number,

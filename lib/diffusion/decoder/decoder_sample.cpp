@@ -65,14 +65,15 @@ void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int6
   if (!steps) return;
   // dpmpp spaces its steps over T - 1 different noise levels.
   const int64_t most = options.sampler == "dpmpp" ? plan.timesteps - 1 : plan.timesteps;
+  const std::string name = asked ? options.steps_name : "/decoder/sample_timesteps";
   if (*steps < 1 || *steps > most) {
-    throw ConfigError(
-        "sample timesteps of unet {}: expected 1 to {}, got {}", unet_number, most, *steps);
+    throw ConfigError("{} of unet {}: expected 1 to {}, got {}", name, unet_number, most, *steps);
   }
   if (options.sampler == "ddpm" && asked && *steps < plan.timesteps) {
     throw ConfigError(
-        "sample timesteps of unet {}: the sampler ddpm takes all {} training steps, got {}\n"
+        "{} of unet {}: the sampler ddpm takes all {} training steps, got {}\n"
         "  Leave the number out, or use ddim or dpmpp.",
+        name,
         unet_number,
         plan.timesteps,
         *steps);
@@ -303,9 +304,9 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
   if (s.schedule->has_zero_terminal_snr() && s.plan.objective == Objective::eps &&
       make_sampler(unet_number, options)->time_pairs().front().time == s.plan.timesteps - 1) {
     throw ConfigError(
-        "sample timesteps of unet {}: the first step holds nothing of the image, and a network "
-        "that predicts noise cannot restore it\n"
-        "  Use ddim with fewer than {} steps.",
+        "{} of unet {}: the first step holds nothing of the image, and a network that predicts noise "
+        "cannot restore it\n  Use ddim with fewer than {} steps.",
+        options.steps_name,
         unet_number,
         s.plan.timesteps - 1);
   }
@@ -390,6 +391,10 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
                           start,
                           noise,
                           on_step));
+}
+
+int64_t DecoderImpl::sample_steps(int64_t unet_number, const DecoderSampleOptions& options) const {
+  return std::ssize(make_sampler(unet_number, options)->time_pairs());
 }
 
 bool DecoderImpl::walks_with_ddim(int64_t unet_number, const DecoderSampleOptions& options) const {

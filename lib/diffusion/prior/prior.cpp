@@ -128,8 +128,10 @@ void DiffusionPriorImpl::check_sample_options(const PriorSampleOptions& options)
   }
   const int64_t steps = options.timesteps.value_or(config.timesteps);
   if (steps > config.timesteps || steps < std::min<int64_t>(2, config.timesteps)) {
-    throw ConfigError(
-        "timesteps: expected 2 to {} (/prior/timesteps), got {}", config.timesteps, steps);
+    throw ConfigError("{}: expected 2 to {} (/prior/timesteps), got {}",
+                      options.steps_name,
+                      config.timesteps,
+                      steps);
   }
   if (options.num_samples_per_text < 1) {
     throw ConfigError("num_samples_per_text: expected at least 1, got {}",

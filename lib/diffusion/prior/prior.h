@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "config/prior/prior_config.h"
 #include "diffusion/loss.h"
@@ -63,8 +64,9 @@ struct PriorStepNoise {
 struct PriorSampleOptions {
   TextEmbedding text;
   double cond_scale = 1.0;
-  std::optional<int64_t> timesteps;  ///< fewer than T walk with DDIM
-  int64_t num_samples_per_text = 2;  ///< of sample(): the candidates of each text
+  std::optional<int64_t> timesteps;      ///< fewer than T walk with DDIM
+  std::string steps_name = "timesteps";  ///< in messages
+  int64_t num_samples_per_text = 2;      ///< of sample(): the candidates of each text
   std::optional<at::Generator> generator;
   NoiseSource noise;  ///< if set, gives all noise instead of `generator` (tests)
   /// Called before each step with the step (from 0) and their number.
@@ -99,6 +101,9 @@ class DiffusionPriorImpl : public torch::nn::Module {
   /// [B, D]
   at::Tensor sample(const PriorSampleOptions& options);
 
+  /// What sample() asks of its options before it draws. @throws ConfigError, DataError as sample()
+  void check_sample_options(const PriorSampleOptions& options) const;
+
   const PriorPlan& plan() const { return plan_; }
   const NoiseScheduleImpl& schedule() const { return *schedule_; }
   std::shared_ptr<PriorNetworkImpl> net() const { return net_; }
@@ -106,7 +111,6 @@ class DiffusionPriorImpl : public torch::nn::Module {
 
  private:
   PriorConditions conditions(const TextEmbedding& text) const;
-  void check_sample_options(const PriorSampleOptions& options) const;
   at::Tensor l2_clamp(const at::Tensor& embeds) const;
   /// From noise to embeddings.
   at::Tensor walk(const PriorSampleOptions& options);

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -105,13 +106,19 @@ void take_pipeline(SampleCommand& command) {
   }
   for (size_t i = 0; i < told.size(); ++i) command.upsamplers[i].written_by = told[i];
   if (command.cond_scale.empty()) command.cond_scale = scales;
-  if (command.timesteps.empty()) command.timesteps = steps;
+  if (command.timesteps.empty()) {
+    command.timesteps = steps;
+    command.steps_name = fmt::format("default_sample_timesteps ({})", *command.pipeline_path);
+  }
   if (!pipeline.prior || !command.text || command.image_path || command.prior_path) return;
   command.prior_path = existing(pipeline.prior->load_model_from.path);
   if (const auto& config = pipeline.prior->load_config_from; config && !command.prior_config_path)
-    command.prior_config_path = config->path;
+    command.prior_config_path = existing(config->path);
   if (!command.prior_cond_scale) command.prior_cond_scale = pipeline.prior->default_cond_scale;
-  if (!command.prior_timesteps) command.prior_timesteps = pipeline.prior->default_sample_timesteps;
+  if (command.prior_timesteps) return;
+  command.prior_timesteps = pipeline.prior->default_sample_timesteps;
+  command.prior_steps_name =
+      fmt::format("/prior/default_sample_timesteps ({})", *command.pipeline_path);
 }
 
 TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config) {
@@ -269,22 +276,32 @@ void name_ends(MadeConditions& made,
   }
 }
 
-/// @param texts [N, ...] @param options guidance and steps @return [N, D] on the CPU @throws NonFiniteError
+int64_t steps_of(const PriorConfig& config, const PriorSampleOptions& options) {
+  return options.timesteps.value_or(config.sample_timesteps.value_or(config.timesteps));
+}
+
+/// What a wrong command line gets to hear before a prior draws. @param path of its file
+/// @throws ConfigError, DataError
+void check_prior(const DiffusionPrior& prior,
+                 const PriorSampleOptions& options,
+                 const std::string& path) {
+  naming_file(path, [&] { prior->check_sample_options(options); });
+  const PriorPlan& plan = prior->plan();
+  tell_of_own_ddim(plan.layout, steps_of(plan.config, options) < plan.config.timesteps, path);
+  if (options.cond_scale == 1 || prior->net()->drops()) return;
+  log_info("sample",
+           "guidance of the prior has no effect: dalle2-pytorch {} never dropped its conditions",
+           to_text(plan.config.written_by));
+}
+
+/// @param options with all texts [N, ...], which check_prior() took @return [N, D] on the CPU
+/// @throws NonFiniteError
 at::Tensor draw_image_embeds(DiffusionPrior prior,
-                             const TextEmbedding& texts,
                              const SampleCommand& command,
                              PriorSampleOptions options,
                              const at::Device& device) {
-  options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
-  const PriorPlan& plan = prior->plan();
-  const int64_t all = plan.config.timesteps;
-  const int64_t wanted = options.timesteps.value_or(plan.config.sample_timesteps.value_or(all));
-  tell_of_own_ddim(plan.layout, wanted < all, "the prior");
-  if (options.cond_scale != 1 && !prior->net()->drops()) {
-    log_info("sample",
-             "guidance of the prior has no effect: dalle2-pytorch {} never dropped its conditions",
-             to_text(plan.config.written_by));
-  }
+  prior->to(device);
+  const TextEmbedding texts = options.text;
   const int64_t rows = texts.embeds.size(0);
   std::vector<at::Tensor> parts;
   for (const ChunkRange& range : chunk_ranges(rows, command.batch_size)) {
@@ -349,7 +366,8 @@ class SampleClip {
   }
   /// The prior of --prior. @throws DataError for one that is not of this CLIP
   DiffusionPrior load_named_prior() const {
-    const Value checkpoint = read_checkpoint(*command_.prior_path);
+    const FetchedFile file(*command_.prior_path);
+    const Value checkpoint = read_checkpoint(file.path());
     DiffusionPrior prior = load_prior({.checkpoint_path = *command_.prior_path,
                                        .config_path = command_.prior_config_path,
                                        .use_ema = command_.prior_use_ema,
@@ -372,7 +390,10 @@ class SampleClip {
     TextEmbedding texts = embed_texts("--text", given);
     // Each picture of a text has a draw of its own, of the prior too.
     texts.tensors([&](at::Tensor& tensor) { tensor = tensor.repeat_interleave(pictures, 0); });
-    MadeConditions made{drawn_by_prior(texts), texts.encodings, {}, {}};
+    MadeConditions made;
+    made.draw_embeds = prior_for(texts, made);
+    made.image_embeds = texts.embeds;
+    made.text_encodings = texts.encodings;
     number_rows(made);
     for (const std::string& text : given)
       made.texts.insert(made.texts.end(), static_cast<size_t>(pictures), text);
@@ -381,16 +402,19 @@ class SampleClip {
   MadeConditions between_texts() const {
     const std::vector<std::string> texts = texts_of("--text", *command_.text);
     const std::vector<std::string> ends = texts_of("--to", *command_.to);
-    const auto starts = std::ssize(texts);
-    rows_of_both("--text", starts, "--to", std::ssize(ends));
+    const auto starts = std::ssize(texts), goals = std::ssize(ends);
+    rows_of_both("--text", starts, "--to", goals);
     const TextEmbedding from = embed_texts("--text", texts), to = embed_texts("--to", ends);
-    const at::Tensor drawn =
-        drawn_by_prior({at::cat({from.embeds, to.embeds}),
-                        at::cat({from.encodings, to.encodings})});  // [starts and ends, D]
+    const TextEmbedding both = {
+        at::cat({from.embeds, to.embeds}),
+        at::cat({from.encodings, to.encodings})};  // [starts and goals, ...]
     const int64_t frames = command_.num.value_or(kDefaultFrames);
+    const auto ways = [=](const at::Tensor& embeds) {
+      return along(embeds.narrow(0, 0, starts), embeds.narrow(0, starts, goals), frames, 1, 0.5);
+    };
     MadeConditions made;
-    made.image_embeds = along(
-        drawn.narrow(0, 0, starts), drawn.narrow(0, starts, std::ssize(ends)), frames, 1, 0.5);
+    made.draw_embeds = [ways, draw = prior_for(both, made)] { return ways(draw()); };
+    made.image_embeds = ways(both.embeds);
     number_rows(made, frames);
     name_ends(made, texts, ends, frames);
     return made;
@@ -488,15 +512,32 @@ class SampleClip {
     }
     return difference;
   }
-  /// Image embeddings that the prior draws for texts. @param texts by the CLIP @return [N, D]
-  at::Tensor drawn_by_prior(TextEmbedding texts) const {
-    DiffusionPrior prior = load_named_prior();
-    prior->to(device_);
+  /// What draws image embeddings for texts, with the prior. @param texts by the CLIP
+  /// @return MadeConditions::draw_embeds of `made`, whose weights it adds
+  std::function<at::Tensor()> prior_for(const TextEmbedding& texts, MadeConditions& made) const {
+    const DiffusionPrior prior = load_named_prior();
+    const PriorConfig& config = prior->plan().config;
     PriorSampleOptions options;
+    options.text = as_prior_takes(texts, config);
     options.cond_scale = command_.prior_cond_scale.value_or(1.0);
     options.timesteps = command_.prior_timesteps;
-    texts = as_prior_takes(texts, prior->plan().config);
-    return draw_image_embeds(prior, texts, command_, options, device_);
+    options.steps_name = command_.prior_steps_name;
+    options.num_samples_per_text = command_.candidates.value_or(kDefaultCandidates);
+    check_prior(prior, options, *command_.prior_path);
+    const ParameterCount count = count_parameters(*prior);
+    made.weight_bytes += count.bytes;
+    if (command_.dry_run) {
+      log_info("sample",
+               "prior {}: {} parameters, {} of {} steps, guidance {:g}",
+               *command_.prior_path,
+               count.total,
+               steps_of(config, options),
+               config.timesteps,
+               options.cond_scale);
+    }
+    return [prior, options, &command = command_, device = device_] {
+      return draw_image_embeds(prior, command, options, device);
+    };
   }
   const SampleCommand& command_;
   DecodeOptions reading_;
@@ -534,11 +575,22 @@ void check_one_or_each(const char* option,
                        size_t unets,
                        const std::string& checkpoint_path) {
   if (given <= 1 || given == unets) return;
-  throw ConfigError("{}: expected one value, or one for each of the {} unets of {}, got {}",
+  throw ConfigError("{}: expected one value{} of {}, got {}",
                     option,
-                    unets,
+                    unets == 1 ? std::string(" for the unet")
+                               : fmt::format(", or one for each of the {} unets", unets),
                     checkpoint_path,
                     given);
+}
+
+void naming_file(const std::string& path, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const ConfigError& error) {
+    throw ConfigError("{}: {}", path, error.what());
+  } catch (const DataError& error) {
+    throw DataError("{}: {}", path, error.what());
+  }
 }
 
 void tell_of_own_ddim(const DdimLayout& layout, bool walks_with_ddim, const std::string& path) {
@@ -563,13 +615,17 @@ Autocast precision_of(const SampleCommand& command, const at::Device& device) {
   return {device.type(), command.precision == "bf16" ? MixedPrecision::bf16 : MixedPrecision::no};
 }
 
-void make_out_folder(const SampleCommand& command) {
-  std::error_code error, ignored;
-  std::filesystem::create_directories(command.out_folder, error);
-  if (!std::filesystem::is_directory(command.out_folder, ignored)) {
-    throw ConfigError("--out {}: this folder cannot be made: {}",
+void check_out(const SampleCommand& command) {
+  std::error_code ignored;
+  std::filesystem::path there = std::filesystem::absolute(command.out_folder);
+  while (!std::filesystem::exists(there, ignored) && there.has_relative_path())
+    there = there.parent_path();
+  const bool is_folder = std::filesystem::is_directory(there, ignored);
+  if (!is_folder || ::access(there.c_str(), W_OK) != 0) {
+    throw ConfigError("--out {}: expected a folder that can be written, and {} is {}",
                       command.out_folder,
-                      error ? error.message() : "a file of that name is there");
+                      there.string(),
+                      is_folder ? "closed to this user" : "a file");
   }
   std::vector<std::string> names = names_in_folder(command.out_folder);
   std::erase_if(names,
@@ -598,6 +654,12 @@ void check_drawn(const at::Tensor& samples,
       begin + samples.size(0) - 1,
       path,
       guidance);
+}
+
+void make_out(const SampleCommand& command) {
+  std::error_code error;
+  std::filesystem::create_directories(command.out_folder, error);
+  if (error) throw ConfigError("--out {}: cannot be made: {}", command.out_folder, error.message());
 }
 
 void run_sample(const SampleCommand& asked) {
@@ -649,38 +711,24 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   DiffusionPrior prior = load_prior(source_of(command), checkpoint);
   const PriorConfig& config = prior->plan().config;
   check_options_on(command, {{kTakesEncodings, config.condition_on_text_encodings}});
-  const TextEmbedding texts = load_texts(command, config);
-  make_out_folder(command);
-  prior->to(device);
-  const int64_t rows = texts.embeds.size(0);
-  Timer timer;
   PriorSampleOptions options;
+  options.text = load_texts(command, config);
   if (!command.cond_scale.empty()) options.cond_scale = command.cond_scale.front();
   if (!command.timesteps.empty()) options.timesteps = command.timesteps.front();
-  const at::Tensor embeds = draw_image_embeds(prior, texts, command, options, device);  // [N, D]
+  options.steps_name = command.steps_name;
+  options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
+  check_prior(prior, options, command.checkpoint_path);
+  check_out(command);
+  make_out(command);
+  Timer timer;
+  const at::Tensor embeds = draw_image_embeds(prior, command, options, device);  // [N, D]
   const std::string path = (std::filesystem::path(command.out_folder) / kEmbeds).string();
   write_npy_float32(path, embeds.sizes().vec(), embeds.const_data_ptr<float>());
   log_info("sample",
            "{} in {}: {}",
-           counted(rows, "image embedding"),
+           counted(embeds.size(0), "image embedding"),
            human_duration(timer.seconds()),
            path);
-}
-
-int64_t tell_makers(const SampleCommand& command, const Cursor& decoder) {
-  const SampleClip clip(command, DecodeOptions(), at::kCPU);
-  clip.warn_of_other_clip(decoder, "--checkpoint");
-  const ParameterCount of_clip = count_parameters(clip.network());
-  log_info("sample", "CLIP {}: {} parameters", *command.clip_path, of_clip.total);
-  if (!command.prior_path) return of_clip.bytes;
-  const DiffusionPrior prior = clip.load_named_prior();
-  const ParameterCount of_prior = count_parameters(*prior);
-  log_info("sample",
-           "prior {}: {} parameters, guidance {:g}",
-           *command.prior_path,
-           of_prior.total,
-           command.prior_cond_scale.value_or(1.0));
-  return of_clip.bytes + of_prior.bytes;
 }
 
 MadeConditions made_conditions(const SampleCommand& command,
@@ -690,10 +738,14 @@ MadeConditions made_conditions(const SampleCommand& command,
                                const at::Device& device) {
   const SampleClip clip(command, reading, device);
   clip.warn_of_other_clip(decoder, "--checkpoint");
-  if (starts_from_picture(command)) return clip.of_pictures(takes_encodings);
-  if (command.to) return clip.between_texts();
-  MadeConditions made = clip.of_texts();
+  const ParameterCount count = count_parameters(clip.network());
+  if (command.dry_run)
+    log_info("sample", "CLIP {}: {} parameters", *command.clip_path, count.total);
+  MadeConditions made = starts_from_picture(command) ? clip.of_pictures(takes_encodings)
+                        : command.to                 ? clip.between_texts()
+                                                     : clip.of_texts();
   if (!takes_encodings) made.text_encodings = at::Tensor();
+  made.weight_bytes += count.bytes;
   return made;
 }
 

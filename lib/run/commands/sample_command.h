@@ -4,6 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "checkpoint/state_dict.h"
 #include "data/pictures/preprocess.h"
 #include "optim/precision.h"
@@ -42,8 +46,11 @@ struct MadeConditions {
   std::vector<int64_t> noise_rows;  ///< [N] whose draws a row has: those of one way share them
   std::vector<std::string>
       texts;  ///< [N] what a picture shows, empty between two; none without texts
+  /// Gives image_embeds, which until then have their shape alone: a prior draws them. Empty: they are there.
+  std::function<at::Tensor()> draw_embeds;
+  int64_t weight_bytes = 0;  ///< of CLIP and prior
 };
-/// Of texts or pictures, or of the ways between them.
+/// Of texts or pictures, or of the ways between them. With --dry-run, says which CLIP and prior make them.
 /// @param decoder the root of its file @param takes_encodings of it @param reading of the pictures that
 /// it was trained with
 /// @throws ConfigError, DataError
@@ -53,10 +60,6 @@ MadeConditions made_conditions(const SampleCommand& command,
                                const DecodeOptions& reading,
                                const at::Device& device);
 
-/// Says which CLIP and prior would make the conditions, for --dry-run. @return bytes of their weights
-/// @throws as made_conditions()
-int64_t tell_makers(const SampleCommand& command, const Cursor& decoder);
-
 /// @param facts what more is known of the model
 /// @throws ConfigError for an option that does not go with the others, or with the model
 void check_options_on(const SampleCommand& command, OptionFacts facts);
@@ -65,15 +68,18 @@ void check_one_or_each(const char* option,
                        size_t given,
                        size_t unets,
                        const std::string& checkpoint_path);
+/// Puts the name of a file before what `check` throws.
+void naming_file(const std::string& path, const std::function<void()>& check);
 /// Which weights the command draws with.
 ModelSource source_of(const SampleCommand& command);
 /// What gives a decoder's file its config, for messages: that `option`, or a key of the file of --pipeline.
 std::string config_giver(const SampleCommand& command, const char* option);
 /// The arithmetic that --precision asks for, for as long as it lives.
 Autocast precision_of(const SampleCommand& command, const at::Device& device);
-/// @throws ConfigError if --out is no folder and cannot be made one, or if it holds files and
-/// --overwrite is not given
-void make_out_folder(const SampleCommand& command);
+/// @throws ConfigError if --out cannot be written, or if it holds files and --overwrite is not given
+void check_out(const SampleCommand& command);
+/// Makes that folder, if it is not there. @throws ConfigError
+void make_out(const SampleCommand& command);
 /// @param samples from number `begin` on; `what` they are, the `path` of the weights that drew them and the option of
 /// their guidance, for the message
 /// @throws NonFiniteError

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -148,6 +149,12 @@ class Cascade {
     reading.options.fast_jpeg = false;
     return reading;
   }
+  /// Names of the files, for messages.
+  std::string files() const {
+    std::vector<std::string> paths;
+    for (const Segment& segment : segments_) paths.push_back(segment.path);
+    return fmt::format("{}", fmt::join(paths, " and "));
+  }
   bool is_text_conditioned() const {
     const auto takes = [](const Segment& segment) { return segment.plan().text_conditioned(); };
     return std::ranges::any_of(segments_, takes);
@@ -256,15 +263,21 @@ class DecoderSampling {
                      {{kUnconditional, cascade_.first_config().unconditional},
                       {kTakesEncodings, takes_encodings},
                       {kTakesNoEncodings, !takes_encodings}});
+    check_unets();
+    check_out(command_);
     const Cursor root(checkpoint, command_.checkpoint_path);
-    if (command_.dry_run) return tell_cascade(root);
     const PictureReading reading = cascade_.reading();
     MadeConditions made;
     if (has_made_conditions(command_))
       made = made_conditions(command_, root, takes_encodings, reading.options, device_);
-    load_inputs(made, reading);
+    load_inputs(std::move(made), reading);
     check_command();
+    if (command_.dry_run) return tell_cascade();
+    make_out(command_);
     Timer timer;
+    if (inputs_.draw_embeds)
+      inputs_.image_embeds =
+          std::exchange(inputs_.draw_embeds, nullptr)();  // which frees the prior
     const ImageRange range = range_of(cascade_.segment_of(last_unet()));
     const auto [lowest, highest] = range.bounds();
     const at::Tensor pictures = draw().clamp(lowest, highest);
@@ -282,8 +295,8 @@ class DecoderSampling {
  private:
   int64_t last_unet() const { return command_.stop_unet.value_or(cascade_.unets()); }
   /// @param made by a CLIP; nothing without one @param reading of the pictures of the training
-  void load_inputs(const MadeConditions& made, const PictureReading& reading) {
-    static_cast<MadeConditions&>(inputs_) = made;
+  void load_inputs(MadeConditions made, const PictureReading& reading) {
+    static_cast<MadeConditions&>(inputs_) = std::move(made);
     if (command_.image_embeds_path)
       inputs_.image_embeds = load_npy_tensor(*command_.image_embeds_path, 2);
     if (command_.text_encodings_path)
@@ -363,25 +376,36 @@ class DecoderSampling {
                         wrong_start ? "--start-unet" : "--stop-unet",
                         wrong_start ? 1 : command_.start_unet,
                         unets,
-                        command_.checkpoint_path,
+                        cascade_.files(),
                         wrong_start ? command_.start_unet : last);
     }
     const auto check = [&](const char* option, size_t given) {
-      check_one_or_each(option, given, static_cast<size_t>(unets), command_.checkpoint_path);
+      check_one_or_each(option, given, static_cast<size_t>(unets), cascade_.files());
     };
     check("--timesteps", command_.timesteps.size());
     check("--cond-scale", command_.cond_scale.size());
   }
-  void check_image_embeds(const Segment& segment) const {
-    const auto width =
-        segment.plan().stages[static_cast<size_t>(segment.first - 1)].unet.image_embed_dim;
-    if (!inputs_.image_embeds.defined() || !width || inputs_.image_embeds.size(1) == *width) return;
-    throw DataError("{}: expected embeddings of {} values, as {} was trained with, got {}",
-                    has_made_conditions(command_) ? "--clip " + *command_.clip_path
-                                                  : "--image-embeds " + *command_.image_embeds_path,
-                    *width,
-                    segment.path,
-                    inputs_.image_embeds.size(1));
+  void check_widths(const Segment& segment) const {
+    const UnetConfig& unet = cascade_.stage(segment.first).unet;
+    const auto check = [&](const at::Tensor& given,
+                           const std::optional<int64_t>& width,
+                           const std::string& option,
+                           const std::optional<std::string>& path) {
+      if (!given.defined() || !width || given.size(-1) == *width) return;
+      throw DataError("{}: expected {} of {} values, as {} was trained with, got {}",
+                      path ? option + " " + *path : "--clip " + *command_.clip_path,
+                      option.starts_with("--image") ? "embeddings" : "text encodings",
+                      *width,
+                      segment.path,
+                      given.size(-1));
+    };
+    check(inputs_.image_embeds, unet.image_embed_dim, "--image-embeds", command_.image_embeds_path);
+    if (unet.cond_on_text_encodings.value_or(false)) {
+      check(inputs_.text_encodings,
+            unet.text_embed_dim,
+            "--text-encodings",
+            command_.text_encodings_path);
+    }
   }
   void check_inpainting() const {
     if (!inputs_.inpaint_image.defined()) return;
@@ -406,9 +430,28 @@ class DecoderSampling {
                     mask.size(2),
                     mask.size(1));
   }
-  /// What a wrong command line gets to hear before the first step is computed.
+  /// What a segment makes of its first pictures; those that the one below it is to draw are stood in for.
+  void check_segment(const Segment& segment) const {
+    DecoderSampleOptions options = options_of(segment);
+    const int64_t count = std::min(command_.batch_size, inputs_.rows);
+    set_rows(options, segment, 0, count);
+    if (options.start_at_unet > command_.start_unet) {
+      const DecoderPlan& plan = segment.plan();
+      const int64_t side = plan.stages[static_cast<size_t>(segment.first - 2)].image_size;
+      options.image = at::zeros({1}).expand({count, plan.config.channels, side, side});
+    }
+    naming_file(segment.path, [&] { segment.decoder->check_sample_options(options); });
+    bool walks_with_ddim = false;
+    for (int64_t unet = options.start_at_unet; unet <= *options.stop_at_unet; ++unet)
+      walks_with_ddim |= segment.decoder->walks_with_ddim(unet, options);
+    tell_of_own_ddim(segment.plan().layout.ddim, walks_with_ddim, segment.path);
+  }
+  /// Whether any of its unets draw.
+  bool draws(const Segment& segment) const {
+    return segment.last >= command_.start_unet && segment.first <= last_unet();
+  }
+  /// What a wrong command line gets to hear before the first step is computed, with --dry-run too.
   void check_command() const {
-    check_unets();
     if (!cascade_.first_config().unconditional && command_.start_unet == 1 &&
         !inputs_.image_embeds.defined()) {
       throw ConfigError(
@@ -416,9 +459,12 @@ class DecoderSampling {
           "give --text with --prior and --clip, or --image with --clip, which make them.",
           cascade_.stage(1).unet.image_embed_dim.value_or(0));
     }
-    for (const Segment& segment : cascade_.segments()) check_image_embeds(segment);
+    for (const Segment& segment : cascade_.segments()) check_widths(segment);
     check_inpainting();
     check_init_noise();
+    for (const Segment& segment : cascade_.segments()) {
+      if (draws(segment)) check_segment(segment);
+    }
     for (int64_t number = command_.start_unet; number <= last_unet(); ++number) {
       const UnetConfig& unet = cascade_.stage(number).unet;
       if (!unet.cond_on_text_encodings.value_or(false)) continue;
@@ -426,7 +472,6 @@ class DecoderSampling {
                             fmt::format("/decoder/unets/{}/max_text_len", number - 1),
                             unet.max_text_len);
     }
-    make_out_folder(command_);
   }
   DecoderSampleOptions options_of(const Segment& segment) const {
     DecoderSampleOptions options;
@@ -435,6 +480,7 @@ class DecoderSampling {
     for (const int64_t given : command_.timesteps)
       steps.push_back(given > 0 ? std::optional(given) : std::nullopt);
     options.sample_timesteps = values_of(steps, segment, std::optional<int64_t>());
+    options.steps_name = command_.steps_name;
     options.start_at_unet = std::max(segment.first, command_.start_unet);
     options.stop_at_unet = std::min(segment.last, command_.stop_unet.value_or(segment.last));
     options.inpaint_resample_times =
@@ -474,16 +520,12 @@ class DecoderSampling {
     inputs_.image = to_range(
         inputs_.image, command_.image_path, range_of(cascade_.segment_of(command_.start_unet)));
     for (const Segment& segment : cascade_.segments()) {
-      if (segment.last < command_.start_unet || segment.first > last) continue;
+      if (!draws(segment)) continue;
       Decoder decoder = segment.decoder;
       move_to_draw(decoder, device_);
       const ImageRange range = range_of(segment);
       inputs_.inpaint_image = to_range(inpaint_image, command_.inpaint_image_path, range);
       DecoderSampleOptions options = options_of(segment);
-      bool walks_with_ddim = false;
-      for (int64_t unet = options.start_at_unet; unet <= *options.stop_at_unet; ++unet)
-        walks_with_ddim |= decoder->walks_with_ddim(unet, options);
-      tell_of_own_ddim(segment.plan().layout.ddim, walks_with_ddim, segment.path);
       std::vector<at::Tensor> parts;
       for (int64_t begin = 0; begin < inputs_.rows; begin += command_.batch_size) {
         const int64_t count = std::min(command_.batch_size, inputs_.rows - begin);
@@ -558,9 +600,9 @@ class DecoderSampling {
     return {one, std::max<int64_t>(bytes_of(2) - one, 0)};
   }
   /// The weights that --dry-run found, and the most that they and a batch take at a time.
-  /// @param makers bytes of CLIP and prior, which are gone when the unets draw
   /// @param batches while each unet draws, on the device that holds the unets of one file at a time
-  void tell_memory(int64_t makers, const std::map<int64_t, BatchBytes>& batches) const {
+  void tell_memory(const std::map<int64_t, BatchBytes>& batches) const {
+    const int64_t makers = inputs_.weight_bytes;  // gone when the unets draw
     const auto text = [](int64_t bytes) { return human_bytes(static_cast<uint64_t>(bytes)); };
     int64_t unets = 0, of_file = 0;
     const auto peak_of = [&](int64_t pictures) {
@@ -581,24 +623,24 @@ class DecoderSampling {
         text(unets),
         makers == 0 ? "" : fmt::format(", {} of CLIP and prior", text(makers)),
         text(of_file));
-    log_info("sample",
-             "Peak memory of the {}: about {} for one picture at a time, {} for {} (--batch-size)",
-             device_.is_cpu() ? "program" : "GPU",
-             text(peak_of(1)),
-             text(peak_of(command_.batch_size)),
-             command_.batch_size);
+    log_info(
+        "sample",
+        "Peak memory of the {}, and about {} of weights and batches for one picture at a time, {} "
+        "for {} (--batch-size)",
+        device_.is_cpu() ? "program: about 0.2 GiB of its own" : "GPU: what CUDA takes",
+        text(peak_of(1)),
+        text(peak_of(command_.batch_size)),
+        command_.batch_size);
   }
   /// --dry-run: the stages, with what each is drawn, and what they need.
-  void tell_cascade(const Cursor& root) const {
-    check_unets();
+  void tell_cascade() {
+    inputs_.draw_embeds = nullptr;
     std::map<int64_t, BatchBytes> batches;
     for (int64_t unet = command_.start_unet; unet <= last_unet(); ++unet) {
       const Segment& segment = cascade_.segment_of(unet);
       const UnetPlan& stage = cascade_.stage(unet);
       Decoder decoder = segment.decoder;
-      decoder->check_has_unet(unet);
       const DecoderSampleOptions options = options_of(segment);
-      const auto asked = options.sample_timesteps.at(static_cast<size_t>(unet - 1));
       log_info("sample",
                "unet {} of {}: {} x {} pixels, {} parameters, {} of {} steps, guidance {:g}",
                unet,
@@ -606,19 +648,14 @@ class DecoderSampling {
                stage.image_size,
                stage.image_size,
                count_parameters(*decoder->unet(unet)).total,
-               asked ? *asked : stage.sample_timesteps.value_or(stage.timesteps),
+               decoder->sample_steps(unet, options),
                stage.timesteps,
                options.cond_scale.at(static_cast<size_t>(unet - 1)));
-    }
-    const int64_t makers = has_made_conditions(command_) ? tell_makers(command_, root) : 0;
-    for (int64_t unet = command_.start_unet; unet <= last_unet(); ++unet) {
-      const Segment& segment = cascade_.segment_of(unet);
-      Decoder decoder = segment.decoder;
       move_to_draw(decoder, device_);
       batches[unet] = batch_bytes(segment, unet);
       decoder->to(at::kCPU);
     }
-    tell_memory(makers, batches);
+    tell_memory(batches);
   }
 
   const SampleCommand& command_;
