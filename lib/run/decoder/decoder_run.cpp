@@ -505,6 +505,7 @@ nlohmann::ordered_json figures_of(const LoadedDecoderConfig& loaded, const Evalu
                   [&](DecoderSampleOptions options) {
                     const torch::NoGradGuard no_grad;
                     options.sample_timesteps = steps;
+                    options.steps_name = "--timesteps";
                     return decoder->sample(options);
                   },
               .on_step =
