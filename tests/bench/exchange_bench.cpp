@@ -8,7 +8,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <functional>
 #include <iostream>

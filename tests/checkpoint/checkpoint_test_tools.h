@@ -5,7 +5,6 @@
 #include "checkpoint/state_dict.h"
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>

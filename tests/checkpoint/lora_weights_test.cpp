@@ -7,7 +7,6 @@
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
-#include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint_test_tools.h"
 #include "support/fixture.h"

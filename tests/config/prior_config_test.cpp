@@ -9,7 +9,6 @@
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
 #include "config/minimal_vae.h"
-#include "config/reading/json_text.h"
 #include "config/resume_changes.h"
 #include "config/vae/vae_run_config.h"
 

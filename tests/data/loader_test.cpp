@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
-#include <random>
 #include <set>
 #include <stdexcept>
 #include <string>

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <map>
 #include <string>
 
 #include "base/stop_signal.h"

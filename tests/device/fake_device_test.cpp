@@ -7,7 +7,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "data/pictures/preprocess.h"
 #include "diffusion/decoder/step_noise.h"

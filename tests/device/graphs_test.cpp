@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Passes that are recorded and replayed: the same bits as without, a few launches, and ways out.
 #include <torch/torch.h>
-#include <cmath>
 #include <functional>
 #include <memory>
 

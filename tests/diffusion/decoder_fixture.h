@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "config/decoder/decoder_run_config.h"
 #include "diffusion/decoder/decoder.h"

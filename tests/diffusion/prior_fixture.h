@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "config/reading/reader.h"
 #include "diffusion/prior/prior.h"

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/stop_signal.h"
 #include "dist/world.h"
 #include "store_double.h"
 #include "support/message_of.h"

@@ -2,10 +2,7 @@
 // Thousands of damaged checkpoints: each is read, or refused by one of our errors.
 #include <catch2/catch.hpp>
 
-#include <filesystem>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/zip_archive.h"

@@ -14,7 +14,6 @@
 
 #include <torch/types.h>
 
-#include <variant>
 
 namespace dalle2::test {
 namespace {

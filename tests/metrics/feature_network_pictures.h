@@ -5,7 +5,6 @@
 #include "support/fixture.h"
 
 #include <cstdint>
-#include <string>
 
 namespace dalle2::test {
 

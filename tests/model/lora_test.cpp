@@ -4,7 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include "base/error.h"
 #include "model/attention.h"
 #include "model/frozen_weight.h"
 #include "model/layers.h"

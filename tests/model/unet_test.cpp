@@ -4,7 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <fmt/ranges.h>
 #include <fstream>
-#include <functional>
 
 #include "model/unet_support.h"
 #include "support/fixture.h"

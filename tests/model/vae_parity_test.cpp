@@ -2,7 +2,6 @@
 // VQGAN-VAEs against the references: random configurations with every gradient.
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
-#include <cmath>
 
 #include "checkpoint/module_state.h"
 #include "model/layers.h"

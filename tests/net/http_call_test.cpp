@@ -7,7 +7,6 @@
 #include <ctime>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
 #include <thread>

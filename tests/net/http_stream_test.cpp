@@ -4,9 +4,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "support/captured_log.h"
 #include "support/loopback_server.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "optim/flat_parameters.h"
 
-#include <functional>
 #include <memory>
 
 #include "flat_module.h"

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 
-#include "base/stop_signal.h"
 #include "config/shared/train_options.h"
 #include "model/layers.h"
 #include "model/random.h"

@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <filesystem>
 #include <string>
 #include <vector>
 

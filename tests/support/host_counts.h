@@ -7,9 +7,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <deque>
-#include <filesystem>
 #include <thread>
 
 #include "base/error.h"

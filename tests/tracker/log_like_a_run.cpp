@@ -5,8 +5,6 @@
 //
 // CONFIG.json is a `tracker.log`. Every tenth record comes with two pictures; some have a NaN.
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
 #include <thread>
 
 #include "base/error.h"

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/public_url.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"

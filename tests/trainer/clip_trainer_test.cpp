@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <limits>
 #include <mutex>
 
