@@ -3,13 +3,9 @@
 
 #include <pty.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <thread>
-#include <vector>
 
 #include "support/captured_log.h"
 #include "support/temp_dir.h"

@@ -5,9 +5,7 @@
 #include "checkpoint/state_dict.h"
 
 #include <cmath>
-#include <fstream>
 #include <sstream>
-#include <string>
 #include <vector>
 
 #include "support/temp_dir.h"

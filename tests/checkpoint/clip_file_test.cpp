@@ -3,11 +3,6 @@
 // rightly is seen in tests/model/clip_file_test.cpp.
 #include "checkpoint/clip/clip_file.h"
 
-#include <torch/types.h>
-#include <cmath>
-
-#include "base/error.h"
-#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/checkpoint_test_tools.h"
 #include "checkpoint/clip/clip_shape.h"
@@ -16,7 +11,6 @@
 #include "support/captured_log.h"
 #include "support/fixture.h"
 #include "support/message_of.h"
-#include "support/temp_dir.h"
 
 namespace dalle2::test {
 namespace {

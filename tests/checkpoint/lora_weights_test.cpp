@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 #include <torch/torch.h>
-#include <cmath>
 #include <cstring>
 
-#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/pth.h"

@@ -6,7 +6,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "checkpoint/file_version.h"
 #include "checkpoint_test_tools.h"
 #include "support/captured_log.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/pickle/pth.h"
 
-#include <filesystem>
-
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/pickle/pickle.h"

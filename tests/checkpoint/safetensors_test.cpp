@@ -2,8 +2,6 @@
 #include "checkpoint/archive/safetensors.h"
 
 #include <unistd.h>
-#include <filesystem>
-#include <fstream>
 
 #include "support/fixture.h"
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Defaults, leniency and noise schedules against what the reference makes of them
 // (tests/parity/make_config_defaults.py).
-#include <catch2/catch.hpp>
 #include <fstream>
 
-#include "config/decoder/decoder_run_config.h"
 #include "config/minimal_config.h"
 #include "config/reading/reader.h"
 #include "config/reading/writer.h"

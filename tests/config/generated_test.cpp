@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // docs/config.md is made from the structs, and every example config fits the schema that they give.
 // DALLE2_UPDATE_GENERATED=1 writes it anew.
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,12 +9,8 @@
 
 #include "config/clip/clip_run_config.h"
 #include "config/config_page.h"
-#include "config/decoder/decoder_run_config.h"
 #include "config/kinds.h"
-#include "config/minimal_config.h"
 #include "config/minimal_prior.h"
-#include "config/prior/prior_run_config.h"
-#include "config/reading/json_text.h"
 #include "config/vae/vae_run_config.h"
 
 namespace dalle2 {

@@ -2,9 +2,6 @@
 // The smallest config of a prior that trains.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "config/minimal_config.h"
 #include "config/prior/prior_run_config.h"
 

@@ -2,9 +2,6 @@
 // The smallest config of a VAE that trains.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "config/minimal_config.h"
 #include "config/vae/vae_run_config.h"
 

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "config/prior/prior_run_config.h"
 
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <sstream>
 
 #include "config/clip/clip_run_config.h"
-#include "config/minimal_config.h"
 #include "config/minimal_prior.h"
 #include "config/minimal_vae.h"
 #include "config/resume_changes.h"
-#include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
 namespace {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "config/minimal_config.h"
 
-#include <catch2/catch.hpp>
-
-#include "config/reading/json_text.h"
 #include "config/shared/text_rules.h"
 
 namespace dalle2 {

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include <sys/stat.h>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "config/kinds.h"
 #include "config/minimal_config.h"
-#include "config/reading/json_text.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "config/resume_changes.h"
 
-#include "config/minimal_config.h"
 #include "config/minimal_prior.h"
 
 namespace dalle2 {

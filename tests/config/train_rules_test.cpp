@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "config/shared/train_rules.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <set>
-#include <string>
 
-#include "config/decoder/decoder_run_config.h"
-#include "config/minimal_config.h"
 #include "config/minimal_prior.h"
-#include "config/reading/json_text.h"
 #include "config/reading/reflect.h"
 #include "config/vae/vae_run_config.h"
 

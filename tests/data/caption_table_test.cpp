@@ -2,8 +2,6 @@
 #include "data/embeddings/caption_table.h"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 
 #include "data/embeddings/prior_dataset.h"
 #include "io/formats/npy.h"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "io/files/atomic_file.h"
 #include "io/formats/npy.h"

@@ -2,11 +2,9 @@
 // Which pictures lie together in a shard, and so in a split.
 #include "data/shards/deal.h"
 
-#include <fmt/format.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <set>
 
@@ -15,8 +13,6 @@
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
-#include "io/formats/npy.h"
-#include "io/formats/tar.h"
 #include "io/formats/webdataset.h"
 #include "support/temp_dir.h"
 #include "support/tiny_shards.h"

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Embeddings from every place that shards can come from.
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
-#include <string>
-#include <vector>
 
-#include "base/error.h"
 #include "data/embeddings/embeddings.h"
 #include "data/loader_support.h"
 #include "data/shards/shard_check.h"

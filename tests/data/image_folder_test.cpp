@@ -2,12 +2,8 @@
 #include "data/pictures/image_folder.h"
 
 #include <torch/torch.h>
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <string>
 
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"

@@ -3,11 +3,8 @@
 
 #include <catch2/catch.hpp>
 #include <set>
-#include <string>
 
-#include "base/error.h"
 #include "base/text.h"
-#include "data/loader/loader.h"
 #include "data/loader_support.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"

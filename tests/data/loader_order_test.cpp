@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The order of the samples: mixed within windows, taken up exactly, the same for any number of
 // ranks.
-#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <map>
 #include <random>
 #include <set>
-#include <string>
 
-#include "data/loader/loader.h"
 #include "data/loader_support.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"

@@ -7,20 +7,13 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <mutex>
 #include <set>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "data/data_fixture.h"
 #include "data/in_parallel.h"
 #include "data/loader_support.h"
 #include "data/shards/shard_check.h"
-#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "support/tiny_shards.h"

@@ -4,17 +4,12 @@
 #include <fmt/ranges.h>
 #include <png.h>
 #include <signal.h>
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <string>
 
 #include "base/stop_signal.h"
-#include "data/loader/loader.h"
 #include "data/loader_support.h"
 #include "data/shards/shard_check.h"
 #include "io/files/atomic_file.h"
-#include "io/formats/tar.h"
 #include "io/formats/webdataset.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"

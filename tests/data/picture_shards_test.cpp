@@ -3,13 +3,8 @@
 #include "data/shards/picture_shards.h"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <numeric>
-#include <string>
-#include <vector>
 
-#include "base/error.h"
-#include "data/loader/loader.h"
 #include "data/loader_support.h"
 #include "data/shards/captions.h"
 #include "data/shards/shards.h"

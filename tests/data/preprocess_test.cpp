@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "data/pictures/preprocess.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
 #include <random>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "data/data_fixture.h"
-#include "io/pictures/image.h"
 #include "support/captured_log.h"
 #include "support/tiny_shards.h"
 

@@ -2,13 +2,9 @@
 #include "data/embeddings/prior_dataset.h"
 
 #include <torch/torch.h>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
-#include <set>
 #include <tuple>
 
 #include "data/embeddings/embedding_table.h"

@@ -2,11 +2,7 @@
 // Shards behind http: the same samples as from files, and what becomes of those that fail.
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <string>
 
-#include "base/error.h"
-#include "data/loader/loader.h"
 #include "data/loader_support.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"

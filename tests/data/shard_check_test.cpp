@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "data/shards/shard_check.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
-#include <string>
 
 #include "io/files/atomic_file.h"
 #include "support/broken_listing.h"

@@ -2,14 +2,7 @@
 #include "data/shards/shards.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <fstream>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "base/error.h"
 #include "base/timer.h"
 #include "data/data_fixture.h"
 #include "data/loader_support.h"

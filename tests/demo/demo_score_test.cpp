@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <string>
 
 #include "base/error.h"
 #include "demo/demo_commands.h"

@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 #include <opencv2/imgproc.hpp>
 
-#include <filesystem>
 #include <random>
 #include <set>
 

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Passes that are recorded and replayed: the same bits as without, a few launches, and ways out.
-#include <torch/torch.h>
-#include <functional>
-#include <memory>
-
 #include "dist/process_group.h"
 #include "kernels/device_graph.h"
 #include "optim/pass_graphs.h"

@@ -2,24 +2,16 @@
 // What several ranks do on a device that is not the CPU, with doubles of the others.
 #include <torch/csrc/jit/passes/tensorexpr_fuser.h>
 #include <torch/script.h>
-#include <torch/torch.h>
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <thread>
 
-#include "base/error.h"
 #include "dist/rank_watch.h"
 #include "dist/ranks_in_threads.h"
 #include "dist/store_double.h"
 #include "dist/work_double.h"
-#include "model/random.h"
 #include "model/vae/quantizer.h"
 #include "run/vae/vae_run.h"
 #include "support/captured_log.h"
 #include "support/fake_device.h"
 #include "support/fake_device_group.h"
-#include "support/fixture.h"
 #include "support/temp_dir.h"
 #include "trainer/trainer_fixture.h"
 

@@ -2,11 +2,8 @@
 // Whole runs of each kind, as a user starts them, on a device that is not the CPU.
 #include <fcntl.h>
 #include <torch/torch.h>
-#include <unistd.h>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <functional>
 
 #include "checkpoint/pickle/pth.h"
 #include "data/pictures/image_folder.h"

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Steps of the trainers on a device that is not the CPU: the same bits, and nothing that waits.
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
-#include <filesystem>
-#include <memory>
 
 #include "checkpoint/pickle/pth.h"
-#include "model/random.h"
 #include "model/vae/quantizer.h"
 #include "support/fake_device.h"
 #include "support/temp_dir.h"
 #include "support/tiny_clip.h"
 #include "trainer/clip_trainer.h"
 #include "trainer/prior_trainer_fixture.h"
-#include "trainer/state_bits.h"
 #include "trainer/trainer_fixture.h"
 #include "trainer/vae_trainer.h"
 

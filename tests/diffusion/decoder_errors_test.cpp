@@ -2,14 +2,12 @@
 // What the decoder refuses, and that it says where, what was expected, what was found.
 #include "base/error.h"
 
-#include <torch/torch.h>
 #include <set>
 
 #include "diffusion/decoder/lowres_conditioner.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/seeded_generator.h"
 #include "model/resize.h"
-#include "support/fixture.h"
 #include "support/message_of.h"
 
 namespace dalle2::test {

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "config/decoder/decoder_run_config.h"
 #include "diffusion/decoder/decoder.h"

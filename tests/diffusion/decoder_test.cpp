@@ -2,8 +2,6 @@
 #include <set>
 #include <utility>
 
-#include "base/error.h"
-#include "diffusion/decoder/decoder.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/seeded_generator.h"
 #include "model/resize.h"

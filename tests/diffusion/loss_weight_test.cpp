@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "diffusion/loss.h"
 
-#include <torch/torch.h>
-#include <cmath>
 #include <numbers>
 
 #include "diffusion/decoder_fixture.h"

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "config/reading/reader.h"
 #include "diffusion/prior/prior.h"

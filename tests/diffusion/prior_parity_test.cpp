@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The diffusion prior against the reference: random configurations with every
 // gradient (tests/parity/make_prior.py).
-#include <torch/torch.h>
-
 #include <fmt/ranges.h>
 #include <functional>
 #include <set>

@@ -2,7 +2,6 @@
 #include "diffusion/sampler.h"
 
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
 
 #include "config/shared/train_rules.h"
 #include "diffusion/decoder_fixture.h"

@@ -3,9 +3,7 @@
 
 #include <torch/torch.h>
 #include <torch/types.h>
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <thread>
 
 #include "base/this_process.h"
 #include "dist/gather_rows.h"

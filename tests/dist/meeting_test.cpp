@@ -5,11 +5,9 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <future>
-#include <map>
 #include <set>
 #include <thread>
 
-#include "base/error.h"
 #include "dist/world.h"
 #include "store_double.h"
 #include "support/message_of.h"

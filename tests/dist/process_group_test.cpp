@@ -10,11 +10,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <string>
-#include <thread>
 
-#include "base/error.h"
 #include "dist/nccl_module.h"
 #include "dist/ranks_in_threads.h"
 #include "support/message_of.h"

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Thousands of damaged checkpoints: each is read, or refused by one of our errors.
-#include <catch2/catch.hpp>
-
-#include <string>
-
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "fuzz/corpus.h"

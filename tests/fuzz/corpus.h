@@ -3,17 +3,10 @@
 // them and of whole files.
 #pragma once
 
-#include <catch2/catch.hpp>
-
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
-#include <string>
-#include <vector>
 
-#include "base/error.h"
 #include "support/survive.h"
 
 namespace dalle2::test {

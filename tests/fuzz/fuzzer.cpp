@@ -2,7 +2,6 @@
 // A harness of libFuzzer: the bytes go to DALLE2_PARSER, and our errors are answers.
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "base/error.h"
 #include "fuzz/parsers.h"

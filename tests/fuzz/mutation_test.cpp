@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Thousands of damaged texts, pages, pictures, arrays and pickles: each is read, or refused by one of
 // our errors. Tars are in tests/io/damage_test.cpp, which asks more of them.
-#include <catch2/catch.hpp>
-
-#include <algorithm>
-#include <filesystem>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "fuzz/corpus.h"
 #include "fuzz/parsers.h"
 

@@ -5,12 +5,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <random>
 
-#include "base/error.h"
 #include "base/this_process.h"
 #include "io/files/disk_io.h"
 #include "support/message_of.h"

@@ -4,14 +4,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "io/text/clean_caption.h"
 #include "io/text/clip_vocabulary.h"

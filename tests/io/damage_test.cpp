@@ -3,9 +3,6 @@
 // may happen. scripts/fuzz.sh runs many more of them under the sanitizers.
 #include "base/error.h"
 
-#include <algorithm>
-#include <catch2/catch.hpp>
-
 #include "io/files/atomic_file.h"
 #include "io/formats/webdataset.h"
 #include "support/fixture_folder.h"

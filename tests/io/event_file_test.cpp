@@ -2,9 +2,6 @@
 #include "io/formats/event_file.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 

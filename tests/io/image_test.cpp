@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/npy.h"
 #include "io/pictures/picture_tally.h"

@@ -6,7 +6,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "support/fixture_folder.h"
 #include "support/message_of.h"

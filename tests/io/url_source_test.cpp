@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "io/streams/url_source.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

@@ -4,13 +4,10 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "io/files/atomic_file.h"

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "base/error.h"
 #include "kernels/device_graph.h"
 #include "support/message_of.h"
 

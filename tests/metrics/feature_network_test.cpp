@@ -2,7 +2,6 @@
 #include "metrics/networks.h"
 
 #include "metrics/feature_network_pictures.h"
-#include "support/fixture.h"
 #include "support/message_of.h"
 
 namespace dalle2::test {

@@ -3,17 +3,12 @@
 
 #include <torch/script.h>
 
-#include <cmath>
-#include <fstream>
 #include <functional>
 #include <iterator>
-#include <stdexcept>
 
-#include "base/error.h"
 #include "kernels/cpu_algorithms.h"
 #include "metrics/feature_network_pictures.h"
 #include "metrics/script/script_archive.h"
-#include "support/fixture.h"
 #include "support/message_of.h"
 #include "support/temp_dir.h"
 

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "metrics/image_metrics.h"
 
-#include <torch/utils.h>
 #include <torch/version.h>
-#include <algorithm>
 #include <csignal>
-#include <filesystem>
 
 #include "base/stop_signal.h"
-#include "checkpoint/archive/safetensors.h"
 #include "dist/ranks_in_threads.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "metrics/known_features.h"
 
-#include <torch/types.h>
-#include <torch/utils.h>
 #include <atomic>
-#include <filesystem>
 
-#include "checkpoint/archive/safetensors.h"
 #include "dist/ranks_in_threads.h"
 #include "metrics/feature_rows.h"
 #include "net/digest.h"

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Figures of features against torchmetrics and torch-fidelity.
-#include <torch/utils.h>
-
-#include <cmath>
-#include <cstdlib>
 #include <map>
 
 #include "metrics/feature_metrics.h"

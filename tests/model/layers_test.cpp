@@ -2,9 +2,6 @@
 #include "model/layers.h"
 
 #include <torch/torch.h>
-#include <cmath>
-#include <cstdlib>
-#include <map>
 #include <numbers>
 #include <set>
 

@@ -7,7 +7,6 @@
 #include "model/attention.h"
 #include "model/frozen_weight.h"
 #include "model/layers.h"
-#include "model/unet/unet.h"
 #include "support/fixture.h"
 #include "support/host_counts.h"
 #include "support/message_of.h"

@@ -3,7 +3,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
-#include <algorithm>
 
 #include "model/lora.h"
 #include "support/fixture.h"

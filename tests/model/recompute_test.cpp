@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Activation checkpointing: the same gradients for less memory.
 #include <ATen/autocast_mode.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
-#include <algorithm>
-#include <cmath>
-#include <memory>
-#include <optional>
 
 #include "kernels/cpu_algorithms.h"
 #include "model/unet/recompute.h"

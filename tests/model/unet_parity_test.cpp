@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Unets against the reference: random configurations with every gradient.
 #include <fmt/ranges.h>
-#include <cmath>
 
 #include "model/unet_support.h"
 #include "support/fixture.h"

@@ -3,7 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <fmt/ranges.h>
-#include <fstream>
 
 #include "model/unet_support.h"
 #include "support/fixture.h"

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MIT
 // VQGAN-VAEs against the references: random configurations with every gradient.
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
 
 #include "checkpoint/module_state.h"
 #include "model/layers.h"
 #include "model/vae/quantizer.h"
 #include "model/vae/vae_enc_dec.h"
 #include "model/vae_support.h"
-#include "vae_support.h"
 
 namespace dalle2::test {
 namespace {

@@ -3,11 +3,9 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <string>
 
 #include "config/vae/vae_run_config.h"
 #include "model/vae/vqgan_vae.h"
-#include "support/fixture.h"
 #include "support/rounding_noise.h"
 
 namespace dalle2::test {

@@ -2,22 +2,14 @@
 #include "net/http_call.h"
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <csignal>
 #include <ctime>
-#include <fstream>
-#include <functional>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "base/stop_signal.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/loopback_server.h"
 #include "support/seconds_of.h"
-#include "support/temp_dir.h"
 
 using namespace dalle2;
 using namespace dalle2::test;

@@ -2,9 +2,7 @@
 #include "net/http_transfer.h"
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <cstdlib>
-#include <string>
 
 #include "support/captured_log.h"
 #include "support/loopback_server.h"

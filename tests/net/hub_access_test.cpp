@@ -2,12 +2,9 @@
 #include "net/hub/hub_api.h"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "support/clean_environment.h"
-#include "support/temp_dir.h"
 
 using namespace dalle2;
 using namespace dalle2::test;

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <mutex>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "net/digest.h"

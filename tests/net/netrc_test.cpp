@@ -2,10 +2,6 @@
 #include "net/url.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <fstream>
-#include <mutex>
-#include <vector>
 
 #include "net/http_call.h"
 #include "support/loopback_server.h"

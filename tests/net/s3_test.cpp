@@ -2,17 +2,11 @@
 #include "net/s3/s3.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "net/digest.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/loopback_server.h"
-#include "support/temp_dir.h"
 
 using namespace dalle2;
 using namespace dalle2::test;

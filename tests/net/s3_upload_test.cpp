@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <fstream>
-#include <functional>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "net/digest.h"
@@ -14,7 +7,6 @@
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/loopback_server.h"
-#include "support/temp_dir.h"
 
 using namespace dalle2;
 using namespace dalle2::test;

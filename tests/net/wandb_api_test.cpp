@@ -2,7 +2,6 @@
 #include "net/wandb_api.h"
 
 #include <catch2/catch.hpp>
-#include <string>
 
 #include "support/loopback_server.h"
 

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "optim/average_rule.h"
 
-#include <torch/torch.h>
-#include <cmath>
-
-#include "base/error.h"
 #include "checkpoint/post_hoc.h"
 #include "flat_module.h"
-#include "optim/flat_parameters.h"
 #include "support/ema_config.h"
 #include "support/fixture.h"
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "optim/flat_parameters.h"
 
-#include <memory>
-
 #include "flat_module.h"
-#include "optim/optimizer.h"
 #include "support/fixture.h"
 
 namespace dalle2 {

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "optim/optimizer.h"
 
-#include <torch/torch.h>
-#include <cmath>
 #include <limits>
 
 #include "flat_module.h"
-#include "optim/flat_parameters.h"
 #include "optim/grad_norm.h"
 #include "optim/lr_schedule.h"
 #include "support/fixture.h"

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Which checkpoint a toy run goes on from, and which it leaves alone.
-#include <catch2/catch.hpp>
-
-#include "base/error.h"
 #include "checkpoint/pickle/value_json.h"
 #include "run/shards/shard_run.h"
 #include "run/toy_support.h"

@@ -3,9 +3,6 @@
 #include "run/checkpoints/clip_weights.h"
 
 #include <torch/torch.h>
-#include <torch/types.h>
-#include <cstdlib>
-#include <filesystem>
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"

@@ -7,10 +7,7 @@
 
 #include <dlfcn.h>
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <fstream>
 #include <map>
-#include <string>
 #include <utility>
 
 #include "config/kinds.h"

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What a decoder run logs, against values worked out beside it.
-#include <torch/torch.h>
-#include <catch2/catch.hpp>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
-#include "model/random.h"
 #include "run/decoder/decoder_data.h"
 #include "run/kinds.h"
 #include "run/shards/shard_run.h"

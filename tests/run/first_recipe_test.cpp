@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "run/commands.h"
 #include "support/message_of.h"
 

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: MIT
 // A loss that is no mean over the samples, through what the trainers share.
-#include <torch/torch.h>
 #include <array>
-#include <catch2/catch.hpp>
 #include <mutex>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/inspect.h"
-#include "config/kinds.h"
 #include "dist/ranks_in_threads.h"
 #include "run/commands.h"
 #include "run/joint_toy.h"
-#include "run/toy_support.h"
 
 namespace dalle2::test {
 namespace {

@@ -4,26 +4,15 @@
 // file is shared by all kinds.
 #pragma once
 
-#include <torch/torch.h>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "config/kinds.h"
 #include "config/reading/parse_config.h"
 #include "config/shared/shard_data_config.h"
 #include "config/shared/tracker_config.h"
-#include "config/shared/train_options.h"
-#include "model/layers.h"
 #include "run/kinds.h"
-#include "run/one_part_model.h"
 #include "run/shards/shard_run.h"
 #include "run/tiny_decoder.h"
 #include "run/toy_support.h"
 #include "trainer/joint_loss.h"
-#include "trainer/trainer.h"
 
 namespace dalle2::test {
 

@@ -2,35 +2,21 @@
 #include "run/checkpoints/run_checkpoints.h"
 
 #include <ATen/ATen.h>
-#include <torch/torch.h>
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <future>
-#include <nlohmann/json.hpp>
 #include <set>
-#include <stdexcept>
 #include <thread>
-#include <vector>
 
-#include "base/error.h"
-#include "base/log.h"
 #include "checkpoint/archive/mapped_file.h"
-#include "io/files/atomic_file.h"
 #include "model/unet/unet.h"
 #include "run/decoder/decoder_data.h"
 #include "run/dry_run.h"
 #include "run/joint_toy.h"
-#include "run/kinds.h"
-#include "run/tiny_decoder.h"
-#include "run/toy_support.h"
 #include "support/captured_log.h"
 #include "support/mapped_files.h"
 #include "support/message_of.h"
-#include "support/temp_dir.h"
 
 namespace dalle2 {
 namespace {

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A toy run that is stopped, in each of its phases, and goes on: bit for bit what an uninterrupted
 // run gives.
-#include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
-#include <string>
-
-#include "base/error.h"
-#include "dist/process_group.h"
 #include "dist/ranks_in_threads.h"
 #include "io/pictures/image.h"
 #include "run/commands.h"
@@ -17,7 +10,6 @@
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/message_of.h"
-#include "support/temp_dir.h"
 
 namespace dalle2::test {
 namespace {

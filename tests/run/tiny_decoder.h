@@ -2,10 +2,8 @@
 // A decoder that trains in a second, and its shards.
 #pragma once
 
-#include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "run/device_of_tests.h"
 #include "support/tiny_shards.h"

@@ -3,12 +3,9 @@
 // how a kind is added (docs/contributing.md).
 #pragma once
 
-#include <torch/torch.h>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 
 #include "config/shared/train_options.h"
 #include "model/layers.h"

@@ -2,9 +2,7 @@
 // Configs of toy runs, and what is compared of them.
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <csignal>
-#include <string>
 #include <vector>
 
 #include "base/stop_signal.h"

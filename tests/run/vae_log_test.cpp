@@ -2,19 +2,14 @@
 #include "run/vae/vae_run.h"
 
 #include <torch/script.h>
-#include <torch/torch.h>
 
-#include <algorithm>
 #include <array>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
 #include "dist/ranks_in_threads.h"
 #include "run/decoder/decoder_data.h"
 #include "run/loop/run_position.h"
-#include "run/loop/training_run.h"
-#include "run/toy_run.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 #include "support/message_of.h"

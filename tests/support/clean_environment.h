@@ -2,10 +2,7 @@
 // Variables of the environment that are a test's own: unset at first, as before afterwards.
 #pragma once
 
-#include <cstdlib>
-#include <fstream>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

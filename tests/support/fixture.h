@@ -17,10 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <string>
 #include <vector>
 
 namespace dalle2::test {

@@ -3,8 +3,6 @@
 // itself when every weight moves by one rounding.
 #pragma once
 
-#include <string>
-
 #include "support/fixture.h"
 
 namespace dalle2::test {

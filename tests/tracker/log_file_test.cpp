@@ -2,8 +2,6 @@
 #include "tracker/log/log_file.h"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a run writes outside of its folder, and folders that are copied or moved.
 #include <catch2/catch.hpp>
-#include <filesystem>
 
 #include "tracker/starting.h"
 

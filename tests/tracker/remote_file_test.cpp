@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <filesystem>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
@@ -12,7 +11,6 @@
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/loopback_server.h"
-#include "support/temp_dir.h"
 
 namespace dalle2 {
 namespace {

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Savers that send to a service: what a start asks it, how a file gets there, what a failed one costs.
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <mutex>
-#include <set>
-#include <thread>
 
 #include "base/error.h"
 #include "support/clean_environment.h"

@@ -6,9 +6,6 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

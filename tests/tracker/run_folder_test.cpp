@@ -3,9 +3,6 @@
 #include "tracker/run_folder/run_folder.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "support/clean_environment.h"

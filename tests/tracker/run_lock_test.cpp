@@ -2,12 +2,9 @@
 #include "tracker/run_folder/run_record.h"
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/this_process.h"

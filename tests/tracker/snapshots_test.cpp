@@ -2,8 +2,6 @@
 #include "tracker/run_folder/run_record.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
 
 #include "base/error.h"
 #include "support/broken_listing.h"

@@ -4,13 +4,10 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
-#include <string>
 
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/timer.h"
-#include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
-#include "support/captured_log.h"
-#include "support/temp_dir.h"
 #include "tracker/starting.h"
 
 namespace dalle2 {

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The saving rule: which file goes where, and what a failing saver does.
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
-#include "io/files/atomic_file.h"
 #include "tracker/starting.h"
 
 namespace dalle2 {

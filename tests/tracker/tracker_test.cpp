@@ -2,14 +2,9 @@
 #include "tracker/tracker.h"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "io/files/atomic_file.h"
-#include "support/captured_log.h"
 #include "support/clean_environment.h"
-#include "support/temp_dir.h"
 #include "tracker/starting.h"
 
 namespace dalle2 {

@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
-#include <filesystem>
 #include <thread>
 
 #include "base/error.h"

@@ -2,15 +2,12 @@
 // What a process of its own cannot show; all else of the logger is in tests/e2e/wandb_test.py.
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <filesystem>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/full_disk.h"
-#include "support/temp_dir.h"
 #include "tracker/wandb/wandb.h"
 
 namespace dalle2 {

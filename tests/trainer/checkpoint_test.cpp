@@ -6,7 +6,6 @@
 #include "support/message_of.h"
 #include "support/temp_dir.h"
 #include "trainer_fixture.h"
-#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {

@@ -2,8 +2,6 @@
 #include "trainer/clip_trainer.h"
 
 #include <torch/torch.h>
-#include <algorithm>
-#include <catch2/catch.hpp>
 #include <limits>
 #include <mutex>
 

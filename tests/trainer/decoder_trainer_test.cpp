@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "trainer/decoder_trainer.h"
 
-#include "base/error.h"
 #include "trainer/tensor_group.h"
 #include "trainer_fixture.h"
-#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {

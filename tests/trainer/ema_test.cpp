@@ -2,7 +2,6 @@
 // Averages of diffusers' kind: their saved state, and a decoder that is trained with them.
 
 #include "checkpoint/convert.h"
-#include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/post_hoc.h"
 #include "optim/flat_module.h"
@@ -12,7 +11,6 @@
 #include "support/temp_dir.h"
 #include "trainer/averages/weight_average.h"
 #include "trainer_fixture.h"
-#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: MIT
 // A decoder whose low-rank adapters are trained.
-#include <torch/torch.h>
-
-#include <algorithm>
-
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
@@ -15,10 +11,8 @@
 #include "optim/flat_parameters.h"
 #include "optim/optimizer.h"
 #include "support/captured_log.h"
-#include "support/fixture.h"
 #include "support/temp_dir.h"
 #include "trainer_fixture.h"
-#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Updates whose loss or gradient is not finite, and half precision, which makes some.
-#include <cmath>
-
 #include "support/captured_log.h"
 #include "trainer_fixture.h"
-#include "trainer_probe.h"
 
 namespace dalle2 {
 

@@ -3,11 +3,7 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <algorithm>
-#include <filesystem>
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "support/fixture.h"
 

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include <algorithm>
-#include <cmath>
-
-#include "checkpoint/pickle/pth.h"
 #include "parity_checks.h"
 #include "prior_trainer_fixture.h"
 #include "runs_for_reference.h"
 #include "trainer_fixture.h"
-#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {

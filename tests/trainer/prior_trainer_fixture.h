@@ -2,10 +2,6 @@
 // The runs that tests/parity/make_prior_trainer.py recorded, and ways to play them.
 #pragma once
 
-#include <torch/torch.h>
-#include <memory>
-#include <string>
-
 #include "diffusion/prior_fixture.h"
 #include "model/random.h"
 #include "trainer/prior_trainer.h"

@@ -3,7 +3,6 @@
 #include "prior_trainer_fixture.h"
 #include "support/message_of.h"
 #include "support/temp_dir.h"
-#include "trainer_probe.h"
 
 namespace dalle2::test {
 namespace {

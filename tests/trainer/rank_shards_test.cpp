@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "trainer/rank_shards.h"
 
-#include <torch/torch.h>
-
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <mutex>
-#include <stdexcept>
-#include <thread>
 
-#include "base/error.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "dist/ranks_in_threads.h"
 #include "support/compute_threads.h"
@@ -21,8 +14,6 @@
 #include "trainer/prior_trainer_fixture.h"
 #include "trainer/trained_part.h"
 #include "trainer/trainer_fixture.h"
-#include "trainer/trainer_probe.h"
-#include "trainer_fixture.h"
 
 namespace dalle2 {
 namespace {

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include <torch/torch.h>
-
 #include <functional>
 #include <limits>
 
-#include "base/error.h"
-#include "support/fixture.h"
 #include "trainer/tensor_group.h"
 #include "trainer/trained_part.h"
 #include "trainer_fixture.h"
-#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {

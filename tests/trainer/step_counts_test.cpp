@@ -2,18 +2,11 @@
 // What a step of each kind asks of LibTorch on the CPU, compared with step_counts.json without a clock. What a
 // convolution is made of does not count.
 // DALLE2_UPDATE_GENERATED=1 writes the table anew.
-#include <torch/torch.h>
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
-#include <fstream>
-#include <functional>
-#include <memory>
 #include <stdexcept>
 #include <thread>
 
 #include "kernels/cpu_algorithms.h"
-#include "model/random.h"
 #include "optim/precision.h"
 #include "support/compute_threads.h"
 #include "support/host_counts.h"
@@ -23,7 +16,6 @@
 #include "trainer/step_times.h"
 #include "trainer/trainer_fixture.h"
 #include "trainer/vae_trainer.h"
-#include "trainer_fixture.h"
 
 namespace dalle2::test {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <torch/torch.h>
 #include <memory>
-#include <string>
 
 #include "config/decoder/decoder_run_config.h"
 #include "model/random.h"

@@ -2,8 +2,6 @@
 #include "trainer/vae_trainer.h"
 
 #include <ATen/record_function.h>
-#include <algorithm>
-#include <cmath>
 
 #include "checkpoint/module_state.h"
 #include "model/vae_support.h"
