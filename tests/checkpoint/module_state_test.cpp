@@ -33,8 +33,6 @@ struct Mixed : torch::nn::Module {
   at::Tensor table, weight, bias;
 };
 
-}  // namespace
-
 TEST_CASE("the names of a module's tensors stand in the order of Python's state dict") {
   // What `list(module.state_dict())` of the same module in Python prints (parameters of a module
   // before its buffers, both before its children; absent ones left out).
@@ -117,12 +115,6 @@ TEST_CASE("long lists of names are shortened") {
   CHECK_THROWS_WITH(load_state_dict(*large, StateDict{}),
                     Contains("missing (200)") && Contains("and 185 more"));
 }
-
-}  // namespace dalle2
-
-namespace dalle2 {
-namespace {
-using Catch::Matchers::Contains;
 
 StateDict named(const std::vector<std::pair<std::string, std::vector<int64_t>>>& shapes) {
   StateDict weights;

@@ -11,7 +11,7 @@
 #include "dist/ranks_in_threads.h"
 #include "work_double.h"
 
-namespace dalle2 {
+namespace dalle2::test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -199,12 +199,6 @@ TEST_CASE("a work that is ended while it is asked fails nobody") {
   CHECK_FALSE(works.failed());
   CHECK_FALSE(works.place().waits);
 }
-
-}  // namespace
-}  // namespace dalle2
-
-namespace dalle2::test {
-namespace {
 
 /// Other rows on each rank, none on rank 1.
 at::Tensor rows_of(int rank, int64_t width) {

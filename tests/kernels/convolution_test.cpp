@@ -312,13 +312,6 @@ TEST_CASE("second derivatives of a convolution are those of at::conv2d") {
   }
 }
 
-}  // namespace
-}  // namespace dalle2::test
-
-namespace dalle2::test {
-
-namespace {
-
 /// Whether the kernel lists `flag` for the first processor.
 bool kernel_lists(const std::string& flag) {
   std::ifstream info("/proc/cpuinfo");
@@ -327,8 +320,6 @@ bool kernel_lists(const std::string& flag) {
   }
   return false;
 }
-
-}  // namespace
 
 TEST_CASE("what a processor has is what the system says of it") {
   for (const char* const capability : {"avx2", "avx512_bf16", "amx_bf16"}) {
@@ -339,4 +330,5 @@ TEST_CASE("what a processor has is what the system says of it") {
   CHECK_FALSE(cpu_has("no such thing"));
 }
 
+}  // namespace
 }  // namespace dalle2::test

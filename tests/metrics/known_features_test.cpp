@@ -110,12 +110,6 @@ TEST_CASE("a file of features that is damaged is told, and nothing of it is used
   CHECK_FALSE(fault().empty());
 }
 
-}  // namespace
-}  // namespace dalle2::test
-
-namespace dalle2 {
-namespace {
-
 at::Tensor numbers(std::vector<int64_t> values) {
   return torch::tensor(values, at::kLong);
 }
@@ -161,4 +155,4 @@ TEST_CASE("what is kept is not what the caller goes on to change") {
 }
 
 }  // namespace
-}  // namespace dalle2
+}  // namespace dalle2::test

@@ -203,12 +203,6 @@ TEST_CASE("cross attention of a map in one operation is the plain form, in fewer
   }
 }
 
-}  // namespace
-}  // namespace dalle2::test
-
-namespace dalle2 {
-namespace {
-
 at::Tensor draw(const RandomAddress& address) {
   return at::randn({8}, make_generator(address, at::kCPU));
 }
@@ -283,12 +277,6 @@ TEST_CASE("deterministic mode refuses operations that have no such algorithm") {
   context.setDeterministicAlgorithms(false, false);
   context.setDeterministicCuDNN(false);
 }
-
-}  // namespace
-}  // namespace dalle2
-
-namespace dalle2::test {
-namespace {
 
 TEST_CASE("a way on the sphere turns at an even pace and ends where it is to") {
   const at::Tensor from = torch::tensor({{1.0F, 0.0F, 0.0F}});

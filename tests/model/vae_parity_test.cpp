@@ -229,12 +229,6 @@ TEST_CASE("the entropies of codes are those of the definition, and so are the gr
   }
 }
 
-}  // namespace
-}  // namespace dalle2::test
-
-namespace dalle2 {
-namespace {
-
 TEST_CASE("codes begin with the first pass that has vectors") {
   VaeConfig config;
   config.codebook_size = 8;
@@ -268,4 +262,4 @@ TEST_CASE("a lookup-free quantiser computes its entropies only where gradients a
 }
 
 }  // namespace
-}  // namespace dalle2
+}  // namespace dalle2::test

@@ -18,7 +18,7 @@
 #include "support/mapped_files.h"
 #include "support/message_of.h"
 
-namespace dalle2 {
+namespace dalle2::test {
 namespace {
 
 TEST_CASE("work in the background runs beside the caller, one piece after the other") {
@@ -91,12 +91,6 @@ TEST_CASE("a save in the background gives back the space of scratch files when i
   CHECK(at::equal(Cursor(read_pth(file)).as_tensor(), expected));
 }
 
-}  // namespace
-}  // namespace dalle2
-
-namespace dalle2::test {
-namespace {
-
 /// A run that is asked to stop during its n-th update.
 class StoppedRun : public JointToyRun {
  public:
@@ -159,11 +153,6 @@ TEST_CASE("a stop moves no snapshot that comes after it") {
   }
 }
 
-}  // namespace
-}  // namespace dalle2::test
-
-namespace dalle2::test {
-namespace {
 using nlohmann::json;
 
 constexpr double kGib = 1 << 30;
@@ -277,12 +266,6 @@ TEST_CASE("a run with a memory budget trains the same weights") {
              Catch::Contains("levels, as the run has so far; this start would recompute 0"));
 }
 
-}  // namespace
-}  // namespace dalle2::test
-
-namespace dalle2 {
-namespace {
-
 constexpr int64_t kMebi = 1 << 20;
 
 TEST_CASE("the memory of a batch counts what its samples take, not what else the process holds") {
@@ -327,4 +310,4 @@ TEST_CASE("a dry run refuses a disk without room for a checkpoint") {
 }
 
 }  // namespace
-}  // namespace dalle2
+}  // namespace dalle2::test

@@ -223,11 +223,6 @@ TEST_CASE("a rank that cannot read its batch ends with its fault, the others sto
   CHECK(ends[1] == "3 a disk is gone");
 }
 
-}  // namespace
-}  // namespace dalle2::test
-
-namespace dalle2 {
-namespace {
 namespace fs = std::filesystem;
 using Catch::Contains;
 using test::BrokenListing;
@@ -302,4 +297,4 @@ TEST_CASE("averages in a folder that cannot be read are an error of ours") {
 }
 
 }  // namespace
-}  // namespace dalle2
+}  // namespace dalle2::test

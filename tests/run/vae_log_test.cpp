@@ -16,7 +16,7 @@
 #include "support/temp_dir.h"
 #include "tracker/log/log_file.h"
 
-namespace dalle2 {
+namespace dalle2::test {
 namespace {
 
 constexpr int64_t kCodes = 4, kLength = 3;
@@ -111,12 +111,6 @@ TEST_CASE("what a VAE's checkpoint has for its log in another form is refused by
   CHECK(refusal("code_uses", at::zeros({4, 1})) ==
         "vae.pth: /dalle2_train/code_uses: expected a tensor [-1] (-1: of any extent), got [4, 1]");
 }
-
-}  // namespace
-}  // namespace dalle2
-
-namespace dalle2::test {
-namespace {
 
 TEST_CASE("a perceptual network whose features are not finite is an error before a VAE trains") {
   const TempDir folder;

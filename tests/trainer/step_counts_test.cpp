@@ -170,12 +170,6 @@ TEST_CASE("a step of each kind takes the operations and allocations that the tab
   CHECK(expected.size() == found.size());
 }
 
-}  // namespace
-}  // namespace dalle2::test
-
-namespace dalle2 {
-namespace {
-
 void wait_milliseconds(int count) {
   std::this_thread::sleep_for(std::chrono::milliseconds(count));
 }
@@ -238,4 +232,4 @@ TEST_CASE("a trainer tells the time of its forward, backward and optimizer while
 }
 
 }  // namespace
-}  // namespace dalle2
+}  // namespace dalle2::test
