@@ -75,8 +75,7 @@ TEST_CASE("a folder of results outside is absent, empty or this run's") {
 
 TEST_CASE("a copied folder is a run of its own, a moved one stays the run") {
   ResumingRun run;
-  run.config.save = {LocalSaveConfig{}};
-  std::get<LocalSaveConfig>(run.config.save[0]).save_latest_to = "{epoch}.pth";
+  run.save_latest_to("{epoch}.pth");
   run.saved(10);
   run.start()->log({{"loss", 0.5}}, 2);
   const std::string id = record_of()["id"];

@@ -127,8 +127,7 @@ TEST_CASE("a kill between the first checkpoint and its note loses nothing") {
 TEST_CASE("a new run in the folder of another sets the whole folder aside in one rename") {
   Run run;
   run.config.overwrite_data_path = true;
-  run.config.save = {LocalSaveConfig{}};
-  std::get<LocalSaveConfig>(run.config.save[0]).save_latest_to = "data/latest.pth";
+  run.save_latest_to("data/latest.pth");
   for (const int64_t samples : {10, 20, 30}) save(*run.start(), samples);
   CHECK_THAT(file("data.1/latest.pth"), Contains("samples=10 "));
   CHECK_THAT(file("data.2/checkpoint.pth"), Contains("samples=20 "));
@@ -144,8 +143,7 @@ TEST_CASE("--fresh sets a run aside that would resume, and once only in a job th
   const test::CleanEnvironment environment(
       {"SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"});
   ResumingRun run;
-  run.config.save = {LocalSaveConfig{}};
-  std::get<LocalSaveConfig>(run.config.save[0]).save_latest_to = "{epoch}/latest.pth";
+  run.save_latest_to("{epoch}/latest.pth");
   test::CleanEnvironment::set("SLURM_JOB_ID", "1");
   save(*run.start(), 10);
   fs::remove_all("0");
@@ -266,8 +264,7 @@ TEST_CASE("a folder that holds more than its run is not set aside") {
 TEST_CASE("a rename that fails is refused with the way out, and nothing has changed") {
   Run run;
   run.config.overwrite_data_path = true;
-  run.config.save = {LocalSaveConfig{}};
-  std::get<LocalSaveConfig>(run.config.save[0]).save_latest_to = "data/latest.pth";
+  run.save_latest_to("data/latest.pth");
   save(*run.start(), 10);
   const std::string before = file("data/run.json");
   ::setenv("DALLE2_FAIL_AT", "rename:1:eio", 1);

@@ -79,11 +79,10 @@ TEST_CASE("a run that went back keeps what it writes though later snapshots are 
 TEST_CASE("saves leave the snapshots that the config asks for, and the best") {
   test::ResumingRun run;
   run.config.keep_last = 2;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  save(tracker, 10);
-  save(tracker, 20, /*is_best=*/true);
-  for (const int64_t samples : {30, 40, 50, 60}) save(tracker, samples);
+  const auto tracker = run.start();
+  save(*tracker, 10);
+  save(*tracker, 20, /*is_best=*/true);
+  for (const int64_t samples : {30, 40, 50, 60}) save(*tracker, samples);
   CHECK(kept() == std::vector<std::string>{"60", "50", "40", "20"});
   CHECK(contents({"data/snapshots/best.pth"}) == std::vector<std::string>{"20"});
   CHECK(fs::equivalent("data/checkpoint.pth", "data/snapshots/" + snapshot_name(at(60))));
@@ -92,34 +91,32 @@ TEST_CASE("saves leave the snapshots that the config asks for, and the best") {
 TEST_CASE("without keep_last and keep_every there are no snapshots") {
   test::ResumingRun run;
   run.config.keep_last = 0;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  save(tracker, 10, /*is_best=*/true);
+  const auto tracker = run.start();
+  save(*tracker, 10, /*is_best=*/true);
   CHECK_FALSE(fs::exists("data/snapshots"));
 }
 
 TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes on") {
   test::ResumingRun run;
   run.config.keep_last = 1;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  save(tracker, 10);
-  save(tracker, 20);
+  const auto tracker = run.start();
+  save(*tracker, 10);
+  save(*tracker, 20);
   setenv("DALLE2_FAIL_AT", "link:1:enospc", 1);
-  save(tracker, 30);
+  save(*tracker, 30);
   CHECK(kept() == std::vector<std::string>{"20", "10"});  // nothing older went
   setenv("DALLE2_FAIL_AT", "unlink:1:eio", 1);
-  save(tracker, 40);
+  save(*tracker, 40);
   unsetenv("DALLE2_FAIL_AT");
   CHECK(kept() == std::vector<std::string>{"40", "20", "10"});
   CHECK(contents({"latest.pth"}) == std::vector<std::string>{"40"});
   CHECK(run.log.count("Error keeping a snapshot") == 2);
   {
     const test::BrokenListing broken;
-    save(tracker, 50);
+    save(*tracker, 50);
   }
   CHECK(run.log.count("snapshots: the folder cannot be read: Input/output error") == 1);
-  save(tracker, 60);
+  save(*tracker, 60);
   CHECK(kept() == std::vector<std::string>{"60", "50"});  // made up for
 }
 

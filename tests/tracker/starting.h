@@ -94,9 +94,12 @@ struct Run {
 
   Run() {
     config.data_path = "data";
-    LocalSaveConfig save;
-    save.save_latest_to = "latest.pth";
-    config.save = {save};
+    save_latest_to("latest.pth");
+  }
+  void save_latest_to(const std::string& target) {
+    LocalSaveConfig local;
+    local.save_latest_to = target;
+    config.save = {local};
   }
   void auto_resume(bool on) {
     ConsoleLogConfig console;

@@ -36,13 +36,12 @@ struct TensorboardRun : test::Run {
 
 TEST_CASE("the tensorboard logger writes numbers, texts, pictures and captions as events") {
   TensorboardRun run;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  tracker.log({{"Epoch", int64_t{3}}, {"loss", 0.5}, {"kind", std::string("warm")}}, 40);
+  const auto tracker = run.start();
+  tracker->log({{"Epoch", int64_t{3}}, {"loss", 0.5}, {"kind", std::string("warm")}}, 40);
   const std::string png = encode_png({1, 1, {1, 2, 3}});
-  tracker.log_images({{png, "a cat"}, {png, ""}}, "Train Samples", 40);
-  tracker.log_error("disk full");
-  run.end(tracker);
+  tracker->log_images({{png, "a cat"}, {png, ""}}, "Train Samples", 40);
+  tracker->log_error("disk full");
+  run.end(*tracker);
   const std::vector<std::string> files = event_files("data/tensorboard");
   REQUIRE(files.size() == 1);
   const std::string events = read_file(files[0]);
@@ -59,7 +58,7 @@ TEST_CASE("the tensorboard logger writes numbers, texts, pictures and captions a
   CHECK(fs::exists("data/images/40_Train Samples_0.png"));
   CHECK(run.log.count("tensorboard --logdir data/tensorboard") == 1);
   CHECK(run.log.count("loss 0.5") == 0);  // not verbose
-  CHECK_FALSE(tracker.prints_records());
+  CHECK_FALSE(tracker->prints_records());
 }
 
 /// The mark at which TensorBoard forgets a step and what comes after it.
@@ -202,12 +201,11 @@ struct TwoLoggers : test::Run {
 TEST_CASE("several loggers get the same records, and a line is printed once") {
   TwoLoggers run;
   run.tensorboard.verbose = true;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  tracker.log({{"loss", 0.5}}, 7);
+  const auto tracker = run.start();
+  tracker->log({{"loss", 0.5}}, 7);
   CHECK(run.log.count("step 7  loss 0.5") == 1);
   CHECK(std::filesystem::exists("boards"));
-  CHECK(tracker.prints_records());
+  CHECK(tracker->prints_records());
 }
 
 TEST_CASE("one logger that resumes by itself is enough, and the mark holds all of them") {

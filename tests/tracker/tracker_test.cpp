@@ -61,13 +61,12 @@ TEST_CASE("the logger's own W&B run is asked for a checkpoint only if it has an 
 
 TEST_CASE("other ranks write nothing") {
   Run run;
-  const auto tracker_held = run.start(/*dummy=*/true);
-  Tracker& tracker = *tracker_held;
-  tracker.log({{"Epoch", int64_t{0}}}, 0);
-  tracker.log_images({{"png", "caption"}}, "Test Samples", 0);
-  tracker.log_error("nothing");
-  tracker.save_config("decoder_config.json", "{}");
-  tracker.save({.is_best = true,
+  const auto tracker = run.start(/*dummy=*/true);
+  tracker->log({{"Epoch", int64_t{0}}}, 0);
+  tracker->log_images({{"png", "caption"}}, "Test Samples", 0);
+  tracker->log_error("nothing");
+  tracker->save_config("decoder_config.json", "{}");
+  tracker->save({.is_best = true,
                 .is_latest = true,
                 .placeholders = {},
                 .write_checkpoint = nullptr,
@@ -116,16 +115,15 @@ TEST_CASE("a file to load that is not there is refused before anything is writte
 
 TEST_CASE("of a record the console shows what was chosen for people, and the log has all of it") {
   Run run;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  CHECK(tracker.prints_records());
+  const auto tracker = run.start();
+  CHECK(tracker->prints_records());
   CHECK(run.log.count("Logging to console") == 1);
   run.log.clear();
-  tracker.log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}},
+  tracker->log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}},
               10,
               ShownRecord{{.label = "loss", .values = {0.25}}});
-  tracker.log({{"Dropped", int64_t{3}}}, 11, ShownRecord{});
-  tracker.log({{"Epoch", int64_t{1}}, {"loss", 0.5}}, 12);  // nobody chose
+  tracker->log({{"Dropped", int64_t{3}}}, 11, ShownRecord{});
+  tracker->log({{"Epoch", int64_t{1}}, {"loss", 0.5}}, 12);  // nobody chose
   REQUIRE(run.log.lines().size() == 2);
   CHECK(run.log.lines()[0].tag.empty());
   CHECK(run.log.lines()[0].text == "step 10  loss 0.25");
@@ -137,10 +135,9 @@ TEST_CASE("of a record the console shows what was chosen for people, and the log
 
 TEST_CASE("an error is a line on the console and in the log, with the step it came after") {
   Run run;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  tracker.log({}, 7);
-  tracker.log_error("shard lost");
+  const auto tracker = run.start();
+  tracker->log({}, 7);
+  tracker->log_error("shard lost");
   CHECK(run.log.count(LogLevel::kError) == 1);
   CHECK(test::log_text() == "{\"step\": 7}\n{\"error\": \"shard lost\", \"step\": 7}\n");
 }
@@ -154,9 +151,8 @@ TEST_CASE("an error before the first record of a resumed run has the step of its
 
 TEST_CASE("pictures lie in images, named by step, section and number") {
   Run run;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  tracker.log_images({{"first", "Train: a cat"}, {"second", ""}}, "Train Samples", 30);
+  const auto tracker = run.start();
+  tracker->log_images({{"first", "Train: a cat"}, {"second", ""}}, "Train Samples", 30);
   CHECK(file("data/images/30_Train Samples_0.png") == "first");
   CHECK(file("data/images/30_Train Samples_1.png") == "second");
   const auto record = nlohmann::json::parse(test::log_text());
@@ -164,7 +160,7 @@ TEST_CASE("pictures lie in images, named by step, section and number") {
   CHECK(fs::exists(fs::path("data") / record["Train Samples"][1]["path"].get<std::string>()));
   CHECK(run.log.lines().back().text ==
         "step 30  Train Samples: 2 pictures, from images/30_Train Samples_0.png");
-  tracker.log_images({{"png", ""}}, "a/../b", 1);
+  tracker->log_images({{"png", ""}}, "a/../b", 1);
   CHECK(run.log.lines().back().text == "step 1  a/../b: images/1_a_.._b_0.png");
   CHECK(fs::exists("data/images/1_a_.._b_0.png"));
 }
