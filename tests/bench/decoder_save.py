@@ -26,7 +26,7 @@ from shared import ROOT, make_demo, parser_of, spread
 MODES = {"none": (10 ** 9, True), "async": (None, True), "sync": (None, False)}
 
 
-def make_config(arguments, folder, **train):
+def make_config(folder, **train):
     config = json.loads((ROOT / "tests/bench/step.json").read_text())
     config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
     config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, **train)
@@ -50,7 +50,7 @@ def records(folder):
 def train(arguments, folder, mode):
     """Seconds of a step, the part of them that a save stood in the way, and the part that saves cost in all."""
     every, in_background = MODES[mode]
-    config = make_config(arguments, folder, async_save=in_background)
+    config = make_config(folder, async_save=in_background)
     batch = config["data"]["batch_size"]
     config["train"].update(epoch_samples=arguments.steps * batch, save_every_n_samples=every or arguments.every * batch - 1)
     if start(arguments, folder, config).wait() != 0:
@@ -65,7 +65,7 @@ def train(arguments, folder, mode):
 
 def stop(arguments, folder):
     """Seconds from SIGTERM to the end, seconds of a step, and the checkpoint's bytes."""
-    config = make_config(arguments, folder)
+    config = make_config(folder)
     config["decoder"]["unets"][0].update(dim=arguments.stop_dim, dim_mults=[1, 2, 4, 4], num_resnet_blocks=2)
     config["data"]["batch_size"] = 1
     process = start(arguments, folder, config)

@@ -159,8 +159,6 @@ TEST_CASE("DREAM trains networks that predict the noise, and no others") {
 // Commands in urls run only where the config file itself says so.
 namespace {
 
-using Catch::Contains;
-
 constexpr const char* kForbidden =
     "/data/allow_pipe: is false, and an url is a command (\"pipe:...\"), which would run on this "
     "machine with your rights: write \"allow_pipe\": true into the \"data\" of the config file if "

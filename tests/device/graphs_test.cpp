@@ -11,7 +11,6 @@
 namespace dalle2::test {
 namespace {
 
-using Catch::Matchers::Contains;
 using nlohmann::json;
 
 /// Both trainers take the same steps, and have the same bits after each.

@@ -69,7 +69,7 @@ class Faults(EndToEnd):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return max(file.get("samples_seen") or 0 for file in json.loads(done.stdout)["files"])
 
-    def check_report(self, start, phase, way, victim, was_there):
+    def check_report(self, start, phase, way, victim):
         """Whether those that were left said what happened, and ended with the code for it."""
         codes, said = start.codes(), start.said()
         if way == "slow":
@@ -117,7 +117,7 @@ class Faults(EndToEnd):
             limit = self.limit_of(phase, way)
             seconds = start.wait(limit)
             self.assertIsNotNone(seconds, f"not ended after {limit} s\n{start.output()}")
-            self.check_report(start, phase, way, victim, rank is not None)
+            self.check_report(start, phase, way, victim)
             self.assertFalse(processes_of(start.mark), "processes are left")
             return seconds
         except AssertionError as error:

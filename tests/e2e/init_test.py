@@ -61,7 +61,7 @@ class Init(EndToEnd):
         self.assertIn("steps: 1,900", done.stdout)
         self.assertEqual(done.stderr, "")  # nothing of LibTorch's about memory
 
-    def pictures(self, name, **options):
+    def pictures(self, name):
         """A folder of pictures with captions, from the demo's shards."""
         folder = self.dir / name
         for tar in sorted(self.shards.glob("*.tar")):

@@ -105,7 +105,7 @@ class Resumes(Services):
             (self.dir / "out/checkpoint.pth").write_bytes(self.content()[:1000])
             self.assertIn("having seen", self.train(self.write(save=save, load=load, epochs=3), env=env).stdout)
             self.assertGreater(hub.steps["resolve"], steps["resolve"])
-            self.commands(hub, web, env, hub.file(REPO, "latest.pth"))
+            self.commands(web, env)
 
     def test_the_run_of_the_wandb_logger_keeps_the_checkpoint_and_gives_it_to_another_machine(self):
         log = {"log_type": "wandb", "wandb_entity": "team", "wandb_project": "project"}
@@ -143,7 +143,7 @@ class Resumes(Services):
             self.assertIn("/tracker/load/url: ", done.stderr)
             self.assertEqual(harness.left_by_refused_start(self.dir / "gone"), [])
 
-    def commands(self, hub, web, env, saved):
+    def commands(self, web, env):
         """The same fetch for single files."""
         url = f"hf://{REPO}/latest.pth"
         listed = json.loads(run("inspect", url, "--json", cwd=self.dir, env=env, check=0).stdout)

@@ -121,7 +121,7 @@ def networks(folder, generator):
           generator, "unet", unet=UNET)
 
 
-def begins(folder):
+def begins():
     """Statistics of a large adapter's beginning, of both kinds."""
     out = {}
     for init in ("gaussian", True):
@@ -138,7 +138,7 @@ def main():
     folder, arguments = folder_and_options("lora", __doc__)
     torch.manual_seed(arguments.seed)
     networks(folder, torch.Generator().manual_seed(arguments.seed))
-    write_case(folder, "begins", {"none": torch.zeros(1)}, begins(folder))
+    write_case(folder, "begins", {"none": torch.zeros(1)}, begins())
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def patched(**functions):
             setattr(places[k], k, f)
 
 
-def train_step(prior, config, t, draws):
+def train_step(prior, t, draws):
     """@return the loss and a row of digests a parameter"""
     masks = [draws["text_keep"], draws["image_keep"]]
     original = reference.prob_mask_like
@@ -181,7 +181,7 @@ def make_case(seed):
     guided = prior.can_classifier_guidance
     s = dict(cond_scale=r.choice([1.0, 1.7, 3.0]) if guided else 1.0, candidates=r.choice([1, 2, 4]),
              timesteps=config["sample_timesteps"])
-    loss, rows = train_step(prior, config, t, draws)
+    loss, rows = train_step(prior, t, draws)
     loop, best = sample(prior, t, s)
     loss_noise, noise, sample_noise = 0.0, torch.zeros(len(rows), dtype=torch.float64), 0.0
     # Those of the noise schedule too: a loop divides by some that are tiny.
@@ -190,7 +190,7 @@ def make_case(seed):
     for n in NUDGES:
         nudge(prior.net.parameters(), n)
         nudge(buffers, n)
-        moved_loss, moved = train_step(prior, config, t, draws)
+        moved_loss, moved = train_step(prior, t, draws)
         moved_loop, moved_best = sample(prior, t, s)
         fill(prior.net)
         for buffer, value in zip(buffers, kept):
