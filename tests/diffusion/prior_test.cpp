@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "diffusion/prior_fixture.h"
-#include "diffusion/sampler.h"
 #include "model/random.h"
 #include "support/message_of.h"
 
@@ -11,20 +10,6 @@ using Catch::Matchers::Contains;
 
 at::Generator generator(int64_t seed) {
   return make_generator({seed, "test"}, at::kCPU);
-}
-
-TEST_CASE("the prior's DDIM visits the reference's times, one step fewer than asked for") {
-  using Pairs = std::vector<std::pair<int64_t, int64_t>>;
-  const auto pairs = [](int64_t timesteps, int64_t steps) {
-    Pairs found;
-    for (const TimePair& pair : ddim_time_pairs(timesteps, steps, -1))
-      found.emplace_back(pair.time, pair.next);
-    return found;
-  };
-  CHECK(pairs(10, 4) == Pairs{{7, 4}, {4, 1}, {1, -1}});
-  CHECK(pairs(10, 2) == Pairs{{4, -1}});
-  CHECK(pairs(4, 3) == Pairs{{2, 0}, {0, -1}});
-  CHECK(ddim_time_pairs(1000, 64, -1).size() == 63);
 }
 
 TEST_CASE("weights of the loss, densities of the times and DREAM act on a prior as on a unet") {

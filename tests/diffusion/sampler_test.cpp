@@ -28,6 +28,11 @@ TEST_CASE("DDIM's time pairs are the reference's") {
   CHECK(long_walk.size() == 27);
   CHECK((long_walk.front() == std::pair<int64_t, int64_t>{964, 928}));
   CHECK(long_walk.back().second == 0);
+  // The prior's, which end behind time 0: one step fewer than asked for.
+  CHECK((as_pairs(ddim_time_pairs(10, 4, -1)) == Pairs{{7, 4}, {4, 1}, {1, -1}}));
+  CHECK((as_pairs(ddim_time_pairs(10, 2, -1)) == Pairs{{4, -1}}));
+  CHECK((as_pairs(ddim_time_pairs(4, 3, -1)) == Pairs{{2, 0}, {0, -1}}));
+  CHECK(ddim_time_pairs(1000, 64, -1).size() == 63);
 }
 
 TEST_CASE("DPM-Solver++(2M) equals diffusers' scheduler on the same network") {
