@@ -2,7 +2,6 @@
 """A run that is stopped anywhere and goes on is, bit for bit, the run that never stopped: weights, averages,
 optimizers, schedules, position, and the losses it logged."""
 import hashlib
-import pathlib
 import re
 import signal
 
@@ -10,11 +9,6 @@ import harness
 from harness import EndToEnd, checkpoint_content, records
 
 EPOCHS = 3
-ONE_UNET = {"decoder": {}, "train": {}}
-MASKED = {"decoder": harness.CASCADE, "train": {"unet_training_mask": [False, True]}}
-# 54 training samples: 27 batches an epoch, or 9 groups of three batches cut into single samples.
-PLAIN = {}
-ACCUMULATED = {"grad_accum_every": 3, "max_batch_size": 1}
 OPTIONS = {"min_snr_gamma": 5, "timestep_sampling": {"scheme": "logit_normal"}, "noise_offset": 0.1,
            "input_perturbation": 0.1, "dream": {"enabled": True}, "loss_weighting": "cosmap"}
 
@@ -61,64 +55,31 @@ def at_step_of_epoch(epoch, step):
 
 
 class Resume(EndToEnd):
-    def write(self, name, shape, train, **more):
+    def write(self, name, train):
         return self.config(
-            f"{name}.json", name, decoder=shape["decoder"],
+            f"{name}.json", name,
             data={"batch_size": 2, "num_workers": 2, "shuffle_train": True,
                   "preprocessing": {"RandomResizedCrop": {"size": [16, 16], "scale": [0.75, 1.0], "ratio": [1.0, 1.0]},
                                     "ToTensor": True}},
-            train={"epochs": EPOCHS, "n_sample_images": 0, "warmup_steps": 20, "cosine_decay_max_steps": 100,
-                   **shape["train"], **train, **more})
+            train={"epochs": EPOCHS, "n_sample_images": 0, "warmup_steps": 20, "cosine_decay_max_steps": 100, **train})
 
-    def stop_at(self, config, epoch, step):
-        """Stops behind the update of an epoch whose loss the console shows: the first, the eleventh, ..."""
-        stop_when(config, self.dir, at_step_of_epoch(epoch, step))
-        where = saved_state(self.dir / pathlib.Path(config).stem / "checkpoint.pth", self.dir)[1]
-        self.assertEqual((where["epoch"], where["next_task"]), (epoch, "train"))
+    def test_a_decoder_with_the_options_of_the_loss(self):
+        self.train(self.write("plain", {}))
+        self.train(self.write("whole", OPTIONS))
+        self.assertNotEqual(logged_losses(self.dir / "whole"), logged_losses(self.dir / "plain"))
+        self.assertGreater(len(logged_losses(self.dir / "whole")), 3 * EPOCHS)
+        config = self.write("middle", OPTIONS)
+        stop_when(config, self.dir, at_step_of_epoch(1, 10))
+        where = saved_state(self.dir / "middle/checkpoint.pth", self.dir)[1]
+        self.assertEqual((where["epoch"], where["next_task"]), (1, "train"))
         self.assertGreater(where["sample"], 0)
-        return where
-
-    def check_equal(self, name, whole="whole"):
-        tensors, tree = saved_state(self.dir / name / "checkpoint.pth", self.dir)
-        whole_tensors, whole_tree = saved_state(self.dir / whole / "checkpoint.pth", self.dir)
+        self.assertLess(where["sample"], where["dalle2_train"]["samples_per_epoch"])
+        self.assertRegex(self.train(config).stdout, r"having seen \d+ samples")
+        (whole_tensors, whole_tree), (tensors, tree) = (saved_state(self.dir / name / "checkpoint.pth", self.dir) for name in ("whole", "middle"))
         self.assertEqual(tree, whole_tree)
         self.assertEqual([key for key in whole_tensors if tensors.get(key) != whole_tensors[key]], [])
         self.assertEqual(len(tensors), len(whole_tensors))
-        self.assertEqual(logged_losses(self.dir / name), logged_losses(self.dir / whole))
-
-    def check_every_stop(self, shape):
-        self.train(self.write("whole", shape, PLAIN))
-        self.assertGreater(len(logged_losses(self.dir / "whole")), 3 * EPOCHS)
-
-        with self.subTest("in the middle of an epoch"):
-            config = self.write("middle", shape, PLAIN)
-            where = self.stop_at(config, epoch=1, step=10)
-            self.assertLess(where["sample"], where["dalle2_train"]["samples_per_epoch"])
-            self.assertRegex(self.train(config).stdout, r"having seen \d+ samples")
-            self.check_equal("middle")
-
-        with self.subTest("within the batches of one update"):
-            self.train(self.write("whole_sums", shape, ACCUMULATED))
-            config = self.write("sums", shape, ACCUMULATED)
-            where = self.stop_at(config, epoch=1, step=0)
-            self.assertEqual(where["sample"] % 6, 0)  # the updates so far and nothing of the next
-            self.train(config)
-            self.check_equal("sums", "whole_sums")
-
-    def test_a_decoder_of_one_unet(self):
-        self.check_every_stop(ONE_UNET)
-
-    def test_a_cascade_of_which_the_second_unet_is_trained(self):
-        self.check_every_stop(MASKED)
-
-    def test_a_decoder_with_the_options_of_the_loss(self):
-        self.train(self.write("plain", ONE_UNET, PLAIN))
-        self.train(self.write("whole", ONE_UNET, OPTIONS))
-        self.assertNotEqual(logged_losses(self.dir / "whole"), logged_losses(self.dir / "plain"))
-        config = self.write("middle", ONE_UNET, OPTIONS)
-        self.stop_at(config, epoch=1, step=10)
-        self.train(config)
-        self.check_equal("middle")
+        self.assertEqual(logged_losses(self.dir / "middle"), logged_losses(self.dir / "whole"))
 
 
 if __name__ == "__main__":

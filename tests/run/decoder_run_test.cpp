@@ -134,29 +134,6 @@ TEST_CASE("a run keeps the slices that it has dealt where its data are others th
   CHECK(position.slices == 3);
 }
 
-TEST_CASE("batches in chunks, accumulated or not, make the same losses and pictures") {
-  const TempDir folder;
-  const auto run = [&](const std::string& out, const json& train_keys) {
-    json config = tiny_decoder_config(folder.path(), out);
-    config["train"].update(train_keys);
-    train(config);
-    return logged(folder / out, "Unet 0 Training Loss");
-  };
-  const auto whole = run("whole", json::object());
-  const auto chunks = run("chunks", {{"max_batch_size", 2}});
-  REQUIRE(whole.size() == 1);  // 21 samples in batches of 3: the first of seven is logged
-  REQUIRE(chunks.size() == 1);
-  CHECK(chunks[0] == Approx(whole[0]).epsilon(1e-5));
-  const auto offloaded = run("offloaded", {{"ema", {{"kind", "diffusers"}, {"offload", true}}}});
-  const auto kept = run("kept", {{"ema", {{"kind", "diffusers"}}}});
-  CHECK(offloaded == kept);
-  const Value a = read_pth(folder / "offloaded/model.pth"), b = read_pth(folder / "kept/model.pth");
-  std::string bits_a, bits_b;
-  append_bits(*a.as_dict().find("model"), bits_a);
-  append_bits(*b.as_dict().find("model"), bits_b);
-  CHECK(bits_a == bits_b);
-}
-
 TEST_CASE("a mask that leaves the second of two unets out trains and draws with the first alone") {
   const TempDir folder;
   json config = tiny_decoder_config(folder.path());

@@ -76,17 +76,6 @@ TEST_CASE("a loaded checkpoint is not tied to its file") {
   CHECK(test::bits_of(*other) != before);
 }
 
-TEST_CASE("a stage that is not trained has no keys and no optimizer") {
-  const test::TrainerFixture fixture("masked");
-  const Dict state = fixture.trainer()->state();
-  CHECK(state.find("optim0")->is_none());
-  CHECK(state.find("sched0")->is_none());
-  CHECK(state.find("optim1")->is_dict());
-  for (const auto& [key, value] : state.find("model")->as_dict().items)
-    CHECK(key.as_string().find("unets.0.") != 0);
-  CHECK(state.find("ema")->as_dict().find("0.initted") != nullptr);
-}
-
 TEST_CASE("a stage of another run is carried along in its place, weights as they are") {
   const test::TrainerFixture all("cascade"), second("masked");
   const Dict other = all.trainer()->state();
