@@ -18,7 +18,7 @@ namespace {
 /// place.
 class Store {
  public:
-  using Fault = std::function<std::optional<HttpReply>(const HttpRequest& request)>;
+  using Fault = std::function<std::optional<HttpReply>(const HttpRequest& request, Store& self)>;
 
   explicit Store(Fault fault = nullptr)
       : fault_(std::move(fault)),
@@ -60,7 +60,7 @@ class Store {
     const std::lock_guard lock(mutex_);
     requests_.push_back(request);
     if (fault_) {
-      if (const auto reply = fault_(request)) return *reply;
+      if (const auto reply = fault_(request, *this)) return *reply;
     }
     const std::string date = "Date: Sun, 06 Nov 2044 08:49:37 GMT\r\n";
     if (request.method == "HEAD") {
@@ -120,16 +120,23 @@ struct File {
   explicit File(const std::string& content) { std::ofstream(path) << content; }
 };
 
-std::string error_of_upload(const std::string& path,
-                            const S3UploadOptions& options,
-                            UploadNotes& notes) {
-  try {
-    s3_upload(path, "s3://b/k", notes, options);
-  } catch (const Error& error) {
-    return error.what();
+/// A file of three parts of 4 bytes, the last a short one, where nobody's keys are.
+struct LargeFile : File {
+  AwsEnvironment environment;
+  CapturedLog log;
+  LargeFile() : File("0123456789") {}
+  void upload(UploadNotes& notes = no_notes()) const {
+    s3_upload(path, "s3://b/k", notes, in_parts_of(4));
   }
-  return "no error";
-}
+  std::string error_of_upload(UploadNotes& notes = no_notes()) const {
+    try {
+      upload(notes);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
 
 }  // namespace
 
@@ -166,14 +173,12 @@ TEST_CASE("a large file goes in parts, which are put together in their order") {
 }
 
 TEST_CASE("an upload that is refused says why without the key") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
-  Store refusing([](const HttpRequest& request) -> std::optional<HttpReply> {
+  const LargeFile file;
+  Store refusing([](const HttpRequest& request, Store&) -> std::optional<HttpReply> {
     if (request.path.find("partNumber=2") == std::string::npos) return {};
     return http_reply(403, "<Error><Code>AccessDenied</Code><Message>canary</Message></Error>");
   });
-  const std::string refused = error_of_upload(file.path, in_parts_of(4), no_notes());
+  const std::string refused = file.error_of_upload();
   CHECK_THAT(refused,
              Contains("s3://b/k: the server answers with status 403") &&
                  Contains("AccessDenied: ***. Give keys that may write there (s3:PutObject)") &&
@@ -181,14 +186,12 @@ TEST_CASE("an upload that is refused says why without the key") {
 }
 
 TEST_CASE("a fault that a store tells with status 200 is a fault") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
-  Store store([](const HttpRequest& request) -> std::optional<HttpReply> {
+  const LargeFile file;
+  Store store([](const HttpRequest& request, Store&) -> std::optional<HttpReply> {
     if (!is_complete(request)) return {};
     return http_reply(200, "<Error><Code>EntityTooSmall</Code></Error>");
   });
-  CHECK_THAT(error_of_upload(file.path, in_parts_of(4), no_notes()),
+  CHECK_THAT(file.error_of_upload(),
              Contains("s3://b/k: the store does not put the parts together: EntityTooSmall"));
   CHECK(store.count("PUT") == 6);  // once more, in an upload of its own
 }
@@ -197,7 +200,7 @@ TEST_CASE(
     "the bucket is asked for at the start: a refused key ends it, no leave to list does not") {
   const AwsEnvironment environment;
   std::string code = "AccessDenied";
-  Store store([&](const HttpRequest&) -> std::optional<HttpReply> {
+  Store store([&](const HttpRequest&, Store&) -> std::optional<HttpReply> {
     return http_reply(403, "<Error><Code>" + code + "</Code></Error>");
   });
   CHECK_NOTHROW(s3_check_bucket("s3://b/runs"));
@@ -207,20 +210,17 @@ TEST_CASE(
 }
 
 TEST_CASE("an upload that broke off goes on with the next part, in another process too") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
+  const LargeFile file;
   bool is_away = true;
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+  Store store([&](const HttpRequest& request, Store&) -> std::optional<HttpReply> {
     if (is_away && is_part(request, 3)) return http_reply(503, "");
     return {};
   });
   UploadNotes kept;
-  const S3UploadOptions options = in_parts_of(4);
-  CHECK_THAT(error_of_upload(file.path, options, kept), Contains("status 503, after"));
+  CHECK_THAT(file.error_of_upload(kept), Contains("status 503, after"));
   CHECK_THAT(kept.text, !Contains("canary"));
   is_away = false;
-  s3_upload(file.path, "s3://b/k", kept, options);
+  file.upload(kept);
   CHECK(store.object() == "0123456789");
   CHECK(store.count("POST /b/k?uploads=") == 1);
   for (const char* number : {"1", "2"}) {
@@ -230,30 +230,26 @@ TEST_CASE("an upload that broke off goes on with the next part, in another proce
 }
 
 TEST_CASE("notes that are no JSON, or not of an upload, begin a new one") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
+  const LargeFile file;
   Store store;
   UploadNotes kept;
   for (const char* strange : {"{", "[1]", R"({"upload_id": "u9"})", R"({"upload_id": 9})"}) {
     kept.text = strange;
-    s3_upload(file.path, "s3://b/k", kept, in_parts_of(4));
+    file.upload(kept);
     CHECK(store.object() == "0123456789");
   }
   CHECK(store.count("POST /b/k?uploads=") == 4);
 }
 
 TEST_CASE("the parts of an upload keep their size, whatever a later version would choose") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
+  const LargeFile file;
   bool is_away = true;
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+  Store store([&](const HttpRequest& request, Store&) -> std::optional<HttpReply> {
     if (is_away && is_part(request, 2)) return http_reply(403, "");
     return {};
   });
   UploadNotes kept;
-  error_of_upload(file.path, in_parts_of(4), kept);
+  file.error_of_upload(kept);
   is_away = false;
   s3_upload(file.path, "s3://b/k", kept, in_parts_of(6));
   CHECK(store.object() == "0123456789");
@@ -261,83 +257,67 @@ TEST_CASE("the parts of an upload keep their size, whatever a later version woul
 }
 
 TEST_CASE("a store that has forgotten an upload gets all its parts again") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
-  Store* self = nullptr;
+  const LargeFile file;
   bool forgets = true;
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
-    if (is_part(request, 3) && std::exchange(forgets, false)) self->forget();
+  Store store([&](const HttpRequest& request, Store& self) -> std::optional<HttpReply> {
+    if (is_part(request, 3) && std::exchange(forgets, false)) self.forget();
     return {};
   });
-  self = &store;
-  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
+  file.upload();
   CHECK(store.object() == "0123456789");
   CHECK(store.count("POST /b/k?uploads=") == 2);
-  CHECK(log.count("NoSuchUpload. The store has no such upload any more: begin it again") == 1);
+  CHECK(file.log.count("NoSuchUpload. The store has no such upload any more: begin it again") == 1);
 }
 
 TEST_CASE("white space from a store at work is life, however slow") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
-  Store* self = nullptr;
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+  const LargeFile file;
+  Store store([&](const HttpRequest& request, Store& self) -> std::optional<HttpReply> {
     if (!is_complete(request)) return {};
-    self->finish();
+    self.finish();
     HttpReply reply = http_reply(200, std::string(12, ' ') + "<R><ETag>\"all\"</ETag></R>");
     reply.piece = 1;
     reply.pause_ms = 60;  // 17 bytes/s for more than two seconds
     return reply;
   });
-  self = &store;
-  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
-  CHECK(log.count("attempt") == 0);
+  file.upload();
+  CHECK(file.log.count("attempt") == 0);
   CHECK(store.count("POST /b/k?uploadId") == 1);
 }
 
 TEST_CASE("an object whose answer was lost is looked for before anything is sent again") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
-  Store* self = nullptr;
+  const LargeFile file;
   bool loses = true;
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+  Store store([&](const HttpRequest& request, Store& self) -> std::optional<HttpReply> {
     if (!is_complete(request) || !std::exchange(loses, false)) return {};
-    self->finish();
+    self.finish();
     return HttpReply{};
   });
-  self = &store;
-  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
+  file.upload();
   CHECK(store.count("HEAD /b/k") == 1);
   CHECK(store.count("PUT") == 3);
   // An object of the same size and parts that was there before is not this one.
   loses = true;
   store.is_old = true;
-  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
+  file.upload();
   CHECK(store.count("HEAD /b/k") == 2);
   CHECK(store.count("PUT") == 9);
 }
 
 TEST_CASE("a store that fails while it puts the parts together is asked again") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
+  const LargeFile file;
   int asked = 0;
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+  Store store([&](const HttpRequest& request, Store&) -> std::optional<HttpReply> {
     if (!is_complete(request) || ++asked > 2) return {};
     return http_reply(200, "<Error><Code>InternalError</Code></Error>");
   });
-  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
+  file.upload();
   CHECK(store.object() == "0123456789");
-  CHECK(log.count("InternalError; attempt") == 2);
+  CHECK(file.log.count("InternalError; attempt") == 2);
 }
 
 TEST_CASE("each attempt of a part is signed anew") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+  const LargeFile file;
+  Store store([&](const HttpRequest& request, Store&) -> std::optional<HttpReply> {
     if (request.number > 1) return {};
     AwsEnvironment::set("AWS_ACCESS_KEY_ID", "next");  // as if it were the time
     return http_reply(503, "");
