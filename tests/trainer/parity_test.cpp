@@ -43,49 +43,6 @@ void check_end(const test::TrainerFixture& fixture, const DecoderTrainer& traine
   }
 }
 
-TEST_CASE("a run of the reference is repeated: losses, rates, norms, weights, averages") {
-  for (const char* name : {"cascade", "masked"}) {
-    INFO(name);
-    const test::TrainerFixture fixture(name);
-    const auto trainer = fixture.trainer();
-    play_from(fixture, *trainer, 0);
-    check_end(fixture, *trainer);
-  }
-}
-
-TEST_CASE("a checkpoint of the reference is loaded and its run goes on with equal losses") {
-  for (const char* name : runs_with_checkpoint<test::TrainerFixture>("masked", "cascade")) {
-    INFO(name);
-    const test::TrainerFixture fixture(name);
-    const auto trainer = fixture.trainer();
-    trainer->load_state(
-        read_pth(fixture.checkpoint_path()), false, true, fixture.checkpoint_path());
-    play_from(fixture, *trainer, fixture.save_behind() + 1);
-    check_end(fixture, *trainer);
-  }
-}
-
-TEST_CASE("a checkpoint has the keys, order, types and values of the reference's") {
-  for (const char* name : runs_with_checkpoint<test::TrainerFixture>("masked", "cascade")) {
-    INFO(name);
-    const test::TrainerFixture fixture(name);
-    const auto trainer = fixture.trainer();
-    for (size_t i = 0; i <= fixture.save_behind(); ++i) fixture.play(*trainer, i);
-    const Value theirs = read_pth(fixture.checkpoint_path());
-    std::vector<std::pair<std::string, Value>> extras;
-    for (const char* key :
-         {"epoch", "sample", "next_task", "validation_losses", "samples_seen", "config"}) {
-      extras.emplace_back(key, *theirs.as_dict().find(key));
-    }
-    expect_same(trainer->state(extras), theirs, name);
-  }
-}
-
-TEST_CASE("writes a run for the reference to go on with", "[.write_for_reference]") {
-  test::write_runs_for_reference<test::TrainerFixture>({"cascade", "masked"},
-                                                       {{"epoch", 1}, {"sample", 42}});
-}
-
 // Runs of the reference's DiffusionPriorTrainer, repeated.
 // Nine steps of a loop whose weights differ by kWeightTolerance.
 constexpr double kSampleTolerance = 2e-3;
@@ -140,26 +97,63 @@ void check_end(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer) 
   check_samples(fixture, trainer);
 }
 
-TEST_CASE("a prior's run of the reference is repeated: losses, rates, weights, averages, samples") {
-  for (const char* name : {"adamw", "adam"}) {
+/// Repeats recorded runs to their end: whole, or from the reference's checkpoints on.
+template <class RecordedRun>
+void check_runs(const std::vector<const char*>& names, bool from_checkpoint) {
+  for (const char* name : names) {
     INFO(name);
-    const test::PriorTrainerFixture fixture(name);
+    const RecordedRun fixture(name);
     const auto trainer = fixture.trainer();
-    play_from(fixture, *trainer, 0);
+    const std::string path = fixture.checkpoint_path();
+    if (from_checkpoint) trainer->load_state(read_pth(path), false, true, path);
+    play_from(fixture, *trainer, from_checkpoint ? fixture.save_behind() + 1 : 0);
     check_end(fixture, *trainer);
   }
 }
 
-TEST_CASE("a prior's checkpoint of the reference, pickled objects and all, is loaded") {
-  for (const char* name : {"adamw", "adam"}) {
+/// @param loop_keys those that the loop over the data set gives
+template <class RecordedRun>
+void check_checkpoints(const std::vector<const char*>& names,
+                       const std::vector<const char*>& loop_keys,
+                       const test::CheckOther& check_other = {}) {
+  for (const char* name : names) {
     INFO(name);
-    const test::PriorTrainerFixture fixture(name);
+    const RecordedRun fixture(name);
     const auto trainer = fixture.trainer();
-    trainer->load_state(
-        read_pth(fixture.checkpoint_path()), false, true, fixture.checkpoint_path());
-    play_from(fixture, *trainer, fixture.save_behind() + 1);
-    check_end(fixture, *trainer);
+    for (size_t i = 0; i <= fixture.save_behind(); ++i) fixture.play(*trainer, i);
+    const Value theirs = read_pth(fixture.checkpoint_path());
+    std::vector<std::pair<std::string, Value>> extras;
+    for (const char* key : loop_keys) extras.emplace_back(key, *theirs.as_dict().find(key));
+    expect_same(trainer->state(extras), theirs, name, check_other);
   }
+}
+
+TEST_CASE("a run of the reference is repeated: losses, rates, norms, weights, averages") {
+  check_runs<test::TrainerFixture>({"cascade", "masked"}, false);
+}
+
+TEST_CASE("a checkpoint of the reference is loaded and its run goes on with equal losses") {
+  check_runs<test::TrainerFixture>(runs_with_checkpoint<test::TrainerFixture>("masked", "cascade"),
+                                   true);
+}
+
+TEST_CASE("a checkpoint has the keys, order, types and values of the reference's") {
+  check_checkpoints<test::TrainerFixture>(
+      runs_with_checkpoint<test::TrainerFixture>("masked", "cascade"),
+      {"epoch", "sample", "next_task", "validation_losses", "samples_seen", "config"});
+}
+
+TEST_CASE("writes a run for the reference to go on with", "[.write_for_reference]") {
+  test::write_runs_for_reference<test::TrainerFixture>({"cascade", "masked"},
+                                                       {{"epoch", 1}, {"sample", 42}});
+}
+
+TEST_CASE("a prior's run of the reference is repeated: losses, rates, weights, averages, samples") {
+  check_runs<test::PriorTrainerFixture>({"adamw", "adam"}, false);
+}
+
+TEST_CASE("a prior's checkpoint of the reference, pickled objects and all, is loaded") {
+  check_runs<test::PriorTrainerFixture>({"adamw", "adam"}, true);
 }
 
 /// Checks those values that are pickled objects in theirs and plain in ours.
@@ -177,17 +171,8 @@ bool check_pickled(const Value& ours, const Value& theirs, const std::string& pa
 }
 
 TEST_CASE("a prior's checkpoint has the keys, order, types and values of the reference's") {
-  for (const char* name : {"adamw", "adam"}) {
-    INFO(name);
-    const test::PriorTrainerFixture fixture(name);
-    const auto trainer = fixture.trainer();
-    for (size_t i = 0; i <= fixture.save_behind(); ++i) fixture.play(*trainer, i);
-    const Value theirs = read_pth(fixture.checkpoint_path());
-    std::vector<std::pair<std::string, Value>> extras;
-    for (const char* key : {"epoch", "samples_seen", "best_validation_loss"})
-      extras.emplace_back(key, *theirs.as_dict().find(key));
-    expect_same(trainer->state(extras), theirs, name, check_pickled);
-  }
+  check_checkpoints<test::PriorTrainerFixture>(
+      {"adamw", "adam"}, {"epoch", "samples_seen", "best_validation_loss"}, check_pickled);
 }
 
 TEST_CASE("without settings a prior's optimizer and average have the reference's") {
