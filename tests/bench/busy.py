@@ -20,7 +20,7 @@ import time
 
 import memory_estimate
 from decoder_steps import text_of
-from shared import ROOT, make_demo, parser_of
+from shared import ROOT, make_demo, parser_of, tracker
 
 VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 GRID = [f"{threads} {policy}" for threads in (1, 2) for policy in ("active", "passive")]
@@ -37,8 +37,7 @@ def prepare(arguments, name, folder):
     else:
         config = json.loads(memory_estimate.prepare(arguments, name, folder).read_text())
     config["train"].update(n_sample_images=0, epochs=1000, save_every_n_samples=10**9)
-    config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
-                         "save": {"save_to": "local", "save_latest_to": f"{folder}/latest.pth"}}
+    config["tracker"] = tracker(folder)
     path.write_text(json.dumps(config))
     return path
 

@@ -26,7 +26,7 @@ import tempfile
 import time
 
 from decoder_step import peak_mib
-from shared import compared, make_demo, parser_of, report
+from shared import compared, make_demo, parser_of, report, tracker
 
 SKIPPED = 5
 CONTEXT, VOCABULARY = 77, 540
@@ -50,8 +50,7 @@ def write_config(arguments, folder, steps):
                  "preprocessing": {"Resize": {"size": arguments.side}, "CenterCrop": {"size": arguments.side}, "ToTensor": True}},
         "train": {"epochs": 1, "epoch_samples": steps * arguments.batch, "validation_samples": 1, "lr": 5e-4, "device": "cpu",
                   "log_every_n_updates": 1},
-        "tracker": {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
-                    "save": {"save_to": "local", "save_latest_to": f"{folder}/clip.pth"}}}
+        "tracker": tracker(folder, "clip.pth")}
     (folder / "config.json").write_text(json.dumps(config))
 
 

@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import time
 
-from shared import ROOT, make_demo, parser_of, spread
+from shared import ROOT, make_demo, parser_of, spread, tracker
 
 MODES = {"none": (10 ** 9, True), "async": (None, True), "sync": (None, False)}
 
@@ -30,8 +30,7 @@ def make_config(folder, **train):
     config = json.loads((ROOT / "tests/bench/step.json").read_text())
     config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
     config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, **train)
-    config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
-                         "save": {"save_to": "local", "save_latest_to": f"{folder}/out/latest.pth"}}
+    config["tracker"] = tracker(folder, "out/latest.pth")
     return config
 
 

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from shared import ROOT, compared, make_demo, parser_of, report, spread, tracker
 
 
 def peak_mib(command, **options):
@@ -50,14 +50,11 @@ def ours(arguments, ranks, folder, config):
 def prepare(arguments, folder):
     """Demo shards, and the config of a run on them that logs every step, as config.json. @return the config"""
     config = json.loads(pathlib.Path(arguments.config).read_text())
-    side = config["decoder"]["image_size"]
-    subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "3000", "--image-size", str(side)],
-                   check=True, stdout=subprocess.DEVNULL)
+    make_demo(arguments.binary, folder / "shards", 3000, config["decoder"]["image_size"])
     config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
     config["data"]["splits"] = {"train": 0.75, "val": 0.125, "test": 0.125}  # of the shards of each process
     config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, log_every_n_updates=1)
-    config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
-                         "save": {"save_to": "local", "save_latest_to": f"{folder}/out/latest.pth"}}
+    config["tracker"] = tracker(folder, "out/latest.pth")
     (folder / "config.json").write_text(json.dumps(config))
     return config
 
@@ -93,27 +90,19 @@ def reference(arguments, config):
     return statistics.median(times[5:])
 
 
-def one_round(arguments, ranks, folder, config):
-    mine, peak = ours(arguments, ranks, folder, config)
+def one_round(arguments, number, ranks, folder, config):
+    mine = ours(arguments, ranks, folder, config)
     python = [sys.executable] if ranks == 1 else [
         pathlib.Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     their_peak, said = peak_mib([*python, __file__, *sys.argv[1:], "--one-reference-round"], stdout=subprocess.PIPE,
                                 env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
-    theirs = float(said.split()[-1])
-    return mine, theirs, theirs / mine, peak, their_peak, their_peak / peak
-
-
-def line(label, values):
-    print(f"{label}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
+    return compared(f"processes {ranks}", number, "reference", "ms a step", mine, (float(said.split()[-1]), their_peak))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train", rounds=5, threads=2)
     parser.add_argument("--config", default=str(ROOT / "tests/bench/step.json"))
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1])
     parser.add_argument("--one-reference-round", action="store_true", help=argparse.SUPPRESS)
     # Of the reference's round alone; tests/bench/gpu_speed.py asks for one.
@@ -130,24 +119,16 @@ def main():
         folder = pathlib.Path(name)
         config = prepare(arguments, folder)
         rows = {ranks: [] for ranks in arguments.ranks}
-        for round_number in range(arguments.rounds):
+        for number in range(arguments.rounds):
             for ranks in arguments.ranks:
-                row = one_round(arguments, ranks, folder, config)
-                rows[ranks].append(row)
-                print(f"round {round_number + 1}, processes {ranks}: ours {row[0] * 1e3:.1f} ms, reference {row[1] * 1e3:.1f} ms, "
-                      f"ratio {row[2]:.2f}", flush=True)
+                rows[ranks].append(one_round(arguments, number, ranks, folder, config))
     for ranks in arguments.ranks:
-        print(f"processes: {ranks}")
-        for label, column, scale in (("ours, ms a step", 0, 1e3), ("reference, ms a step", 1, 1e3), ("reference / ours", 2, 1),
-                                     ("ours, peak MiB", 3, 1), ("reference, peak MiB", 4, 1), ("reference / ours, peak", 5, 1)):
-            line(label, [row[column] * scale for row in rows[ranks]])
         name = "decoder" if ranks == 1 else f"decoder.ranks{ranks}"
-        print(f"figure step.{name} = {statistics.median(row[2] for row in rows[ranks]):.2f}")
-        print(f"figure step.{name}.peak_memory = {statistics.median(row[5] for row in rows[ranks]):.2f}")
+        report(f"processes {ranks}", f"step.{name}", "reference", "ms a step", rows[ranks])
     first = arguments.ranks[0]
     for ranks in arguments.ranks[1:]:
-        line(f"ratio with {ranks} processes / ratio with {first}, round by round",
-             [row[2] / before[2] for row, before in zip(rows[ranks], rows[first])])
+        ratios = [row[2] / before[2] for row, before in zip(rows[ranks], rows[first])]
+        print(f"ratio with {ranks} processes / ratio with {first}, round by round: {spread(ratios)}")
 
 
 if __name__ == "__main__":

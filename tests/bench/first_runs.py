@@ -7,7 +7,6 @@
 Prints for each folder the number of its pictures, of updates and of minutes. The sheet has two rows a folder: pictures of the folder, then
 as many drawn ones. Needs Pillow.
 """
-import argparse
 import json
 import pathlib
 import random
@@ -16,13 +15,13 @@ import time
 
 from PIL import Image
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from shared import parser_of
+
 COLUMNS, SIDE = 16, 48
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train")
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--minutes", default="6")
     parser.add_argument("--seed", type=int, default=0)

@@ -23,6 +23,12 @@ def make_demo(binary, folder, number, side):
                    stdout=subprocess.DEVNULL)
 
 
+def tracker(folder, latest="latest.pth"):
+    """The section of a run's config."""
+    return {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
+            "save": {"save_to": "local", "save_latest_to": f"{folder}/{latest}"}}
+
+
 def spread(values, digits=".2f"):
     return f"min {min(values):{digits}} median {statistics.median(values):{digits}} max {max(values):{digits}}"
 

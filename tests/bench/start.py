@@ -22,7 +22,7 @@ import tempfile
 import time
 
 from decoder_steps import geomean, text_of
-from shared import make_demo, parser_of
+from shared import make_demo, parser_of, tracker
 
 CONFIGS = {"small": "step.json", "b64": "step/b64.json"}
 LONGEST = 300  # seconds
@@ -115,8 +115,7 @@ def prepare(arguments, name, folder):
     config["data"].update(webdataset_base_url=f"{shards}/{{}}.tar", img_embeddings_url=f"{shards}/img_emb", end_shard=count - 1, num_workers=1,
                           splits={"train": 0.75, "val": 0.125, "test": 0.125})
     config["train"].update(epochs=1, n_sample_images=0)
-    config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
-                         "save": {"save_to": "local", "save_latest_to": f"{folder}/latest.pth"}}
+    config["tracker"] = tracker(folder)
     path = folder / f"{name}.json"
     path.write_text(json.dumps(config))
     return path

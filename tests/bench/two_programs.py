@@ -8,7 +8,6 @@ A round trains the decoder of tests/bench/step.json with each program, and once 
 changes from round to round. A run saves its state at once every tenth step; then a second start resumes it. Times are noise and
 what it adds to, so the figures are the smallest of all rounds, and their quotients. "start" and "resume" last to the first batch.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -19,7 +18,7 @@ import subprocess
 import tempfile
 import time
 
-from shared import ROOT, make_demo
+from shared import ROOT, make_demo, parser_of
 
 UNITS = {"start": "s", "run": "s", "processor": "s", "step": "ms", "save": "ms", "resume": "s"}
 
@@ -71,12 +70,9 @@ def measure(arguments, program, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "dalle2-train", rounds=30, threads=1)
     parser.add_argument("--before", required=True, type=pathlib.Path)
-    parser.add_argument("--binary", default=ROOT / "build/bin/dalle2-train", type=pathlib.Path)
-    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -26,7 +26,7 @@ import tempfile
 import time
 
 from decoder_step import peak_mib
-from shared import ROOT, compared, make_demo, parser_of, report
+from shared import ROOT, compared, make_demo, parser_of, report, tracker
 
 VAE = {"dim": 32, "layers": 4}
 SKIPPED = 5
@@ -40,8 +40,7 @@ def ours(arguments, folder, phase):
         "train": {"num_train_steps": arguments.steps, "device": "cpu", "vgg_path": str(folder / "vgg.pt") if gan else None,
                   "ema_update_after_step": 0, "save_results_every": 10**6, "save_model_every": 10**6, "log_every_n_updates": 1,
                   "validation_samples": arguments.batch, "apply_grad_penalty_every": arguments.penalty_every},
-        "tracker": {"data_path": str(folder / "out"), "overwrite_data_path": True, "log": {"log_type": "console"},
-                    "save": {"save_to": "local", "save_latest_to": str(folder / "latest.pth")}}}
+        "tracker": tracker(folder)}
     (folder / "config.json").write_text(json.dumps(config))
     log = folder / "out/log.jsonl"
     shutil.rmtree(folder / "out", ignore_errors=True)

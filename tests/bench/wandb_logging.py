@@ -84,7 +84,7 @@ def main():
     assert len(rows) == 2 * arguments.rounds and min(rows) >= arguments.steps, rows
     for what, values in (("ms a step", seconds), ("processor ms a step", processor)):
         for label in values:
-            decoder_step.line(f"{label}, {what}", [1e3 * value for value in values[label]])
+            print(f"{label}, {what}: {spread([1e3 * value for value in values[label]])}")
         for label in list(values)[1:]:
             ratios = [with_it / without for without, with_it in zip(values["without"], values[label])]
             print(f"{label} / without, {what}: {spread(ratios, '.3f')}")
