@@ -114,13 +114,6 @@ TEST_CASE("a picture that is no PNG is refused by name") {
   CHECK(summary.empty());
 }
 
-TEST_CASE("a folder for events that cannot be made is refused") {
-  test::TempDir folder;
-  std::ofstream(folder / "file") << "no folder";
-  CHECK_THROWS_WITH(EventFile(folder / "file/below", 1),
-                    Catch::EndsWith("file/below: the folder cannot be made: Not a directory"));
-}
-
 // For check_events_with_python.py: two starts of one run, the second from step 30 on.
 TEST_CASE("writes events for a reader in Python", "[.python]") {
   const char* folder = std::getenv("DALLE2_PYTHON_CHECK_DIR");
