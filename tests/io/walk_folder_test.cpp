@@ -37,6 +37,17 @@ Walked walked(const std::string& folder, Below below) {
   return result;
 }
 
+/// The files below `top`, by name.
+Walked data_of(const std::string& top, Below below) {
+  Walked result;
+  result.end = walk_data(top, below, [&](const fs::directory_entry& entry) {
+    if (entry.is_regular_file())
+      result.names.push_back(entry.path().lexically_relative(top).string());
+  });
+  std::sort(result.names.begin(), result.names.end());
+  return result;
+}
+
 }  // namespace
 
 TEST_CASE("a folder is walked through, with those below it or without") {
@@ -76,23 +87,14 @@ TEST_CASE("data is walked behind links, each folder once, without names that beg
   link("..", "top/up");
   link("../other", "elsewhere/onward");
   link("../elsewhere", "other/back");
-  const auto names_of = [&](Below below) {
-    std::vector<std::string> names;
-    const WalkEnd end = walk_data(folder / "top", below, [&](const fs::directory_entry& entry) {
-      if (entry.is_regular_file())
-        names.push_back(entry.path().lexically_relative(folder / "top").string());
-    });
-    CHECK(end.opened);
-    CHECK_FALSE(end.error);
-    std::sort(names.begin(), names.end());
-    return names;
-  };
-  for (const Below below : {Below::kAll, Below::kReadable}) {
-    CHECK(names_of(below) ==
-          std::vector<std::string>{"a", "again/d", "again/deep/e", "again/onward/f", "b/c"});
+  const std::vector<std::string> all = {"a", "again/d", "again/deep/e", "again/onward/f", "b/c"};
+  for (const Below below : {Below::kNothing, Below::kAll, Below::kReadable}) {
+    const Walked data = data_of(folder / "top", below);
+    CHECK(data.names == (below == Below::kNothing ? std::vector<std::string>{"a"} : all));
+    CHECK(data.end.opened);
+    CHECK_FALSE(data.end.error);
   }
-  CHECK(names_of(Below::kNothing) == std::vector<std::string>{"a"});
-  const WalkEnd absent = walk_data(folder / "absent", Below::kAll, [](const auto&) {});
+  const WalkEnd absent = data_of(folder / "absent", Below::kAll).end;
   CHECK_FALSE(absent.opened);
   CHECK(absent.error == std::errc::no_such_file_or_directory);
 }
@@ -111,15 +113,9 @@ TEST_CASE("a walk over data does not enter the folders of runs") {
     test::put_file(folder / name, "x");
   }
   fs::create_directory_symlink("../elsewhere", folder / "top/link");
-  std::vector<std::string> names;
-  const WalkEnd end =
-      walk_data(folder / "top", Below::kReadable, [&](const fs::directory_entry& entry) {
-        if (entry.is_regular_file())
-          names.push_back(entry.path().lexically_relative(folder / "top").string());
-      });
-  std::sort(names.begin(), names.end());
-  CHECK(names == std::vector<std::string>{"a", "b/c", "run.json"});
-  CHECK(end.of_runs == std::vector<std::string>{
+  const Walked data = data_of(folder / "top", Below::kReadable);
+  CHECK(data.names == std::vector<std::string>{"a", "b/c", "run.json"});
+  CHECK(data.end.of_runs == std::vector<std::string>{
                            folder / "top/b/run", folder / "top/b/wandb", folder / "top/link"});
 }
 

@@ -191,29 +191,17 @@ std::filesystem::path path_of_c10() {
   return std::filesystem::canonical(info.dli_fname);
 }
 
-TEST_CASE("a folder without libtorch_cuda.so is a LibTorch for the CPU") {
+TEST_CASE("libtorch_cuda.so is loaded from the folder that is given, or it is said why not") {
   const test::TempDir folder;
+  const std::string library = folder / "libtorch_cuda.so";
   CHECK(load_cuda_library(folder.path(), true) ==
-        "this LibTorch is only for the CPU, without CUDA (" + folder / "libtorch_cuda.so" +
-            " is absent)");
-}
-
-TEST_CASE("libtorch_cuda.so is left alone where there is no driver") {
-  const test::TempDir folder;
-  std::filesystem::create_symlink(path_of_c10(), folder / "libtorch_cuda.so");
-  CHECK_THAT(load_cuda_library(folder.path(), false), Contains("no NVIDIA driver"));
-}
-
-TEST_CASE("a libtorch_cuda.so that cannot be loaded is reported with the loader's reason") {
-  const test::TempDir folder;
-  std::ofstream(folder / "libtorch_cuda.so") << "not a library";
+        "this LibTorch is only for the CPU, without CUDA (" + library + " is absent)");
+  std::ofstream(library) << "not a library";
   CHECK_THAT(load_cuda_library(folder.path(), true),
              Contains("cannot be loaded: ") && Contains("libtorch_cuda.so"));
-}
-
-TEST_CASE("libtorch_cuda.so is loaded from the folder that is given") {
-  const test::TempDir folder;
-  std::filesystem::create_symlink(path_of_c10(), folder / "libtorch_cuda.so");
+  std::filesystem::remove(library);
+  std::filesystem::create_symlink(path_of_c10(), library);
+  CHECK_THAT(load_cuda_library(folder.path(), false), Contains("no NVIDIA driver"));
   CHECK(load_cuda_library(folder.path(), true).empty());
 }
 

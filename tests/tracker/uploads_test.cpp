@@ -51,6 +51,7 @@ struct OutboxFolder {
   };
   test::TempDir dir;
   std::string file = dir / "checkpoint.pth", outbox = dir / "outbox";
+  test::CapturedLog log;
 
   const std::string& save(const std::string& content) const {
     write_file_atomically(file, content);
@@ -134,7 +135,6 @@ class Service : public Destination {
 
 TEST_CASE("saves that come faster than they can be sent wait for nobody, and the newest is sent") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->hold(true);
   Uploads uploads(folder.outbox, {service}, folder.on_error);
@@ -149,12 +149,11 @@ TEST_CASE("saves that come faster than they can be sent wait for nobody, and the
   CHECK(service->wait_for_sent(3) == std::vector<std::string>{"latest=0", "latest=9", "best=best"});
   CHECK(finish(uploads, 20) == 0);
   CHECK(folder.names().empty());
-  CHECK(log.count("Saved checkpoint to there/latest") == 2);
+  CHECK(folder.log.count("Saved checkpoint to there/latest") == 2);
 }
 
 TEST_CASE("a failed file is reported, waits, and is sent with the next one") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->fail(1);
   Uploads uploads(folder.outbox, {service}, folder.on_error);
@@ -191,7 +190,6 @@ TEST_CASE("a service that asks to wait is left alone for as long, whatever is sa
 
 TEST_CASE("the end waits for its deadline, and leaves the rest on the disk") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->hold(true);
   {
@@ -225,7 +223,6 @@ uint64_t bytes_in(const std::string& folder) {
 
 TEST_CASE("a disk that is nearly full gives up the oldest files that take space, and names them") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   uint64_t disk = 1000;
   const auto left = [&](const std::string& path) {
     return std::optional<uint64_t>(disk - std::min(disk, bytes_in(path)));
@@ -287,7 +284,6 @@ TEST_CASE(
 
 TEST_CASE("what a kill left half done is removed, nothing else is sent, and numbers go on") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto note = [&](int number, const std::string& file) {
     write_file_atomically(
         fmt::format("{}/{:08}.json", folder.outbox, number),
@@ -323,7 +319,6 @@ TEST_CASE("what a kill left half done is removed, nothing else is sent, and numb
 
 TEST_CASE("a kill while a file is sent whole does not bring it back after the newer one") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->is_on_disk = GENERATE(true, false);
   if (!service->is_on_disk) service->send_in_parts();  // of which the next process may know nothing
@@ -346,7 +341,6 @@ TEST_CASE("a kill while a file is sent whole does not bring it back after the ne
 
 TEST_CASE("a slow service holds up no other one, whose fault does not end the wait for it") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto dead = std::make_shared<Service>("dead"), slow = std::make_shared<Service>("slow");
   dead->fail(2);
   slow->hold(true);
@@ -368,7 +362,6 @@ TEST_CASE("a slow service holds up no other one, whose fault does not end the wa
 TEST_CASE(
     "a kill amid an upload in parts: the next process continues with that file, then sends the newer") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->send_in_parts();
   service->hold(true);
@@ -389,7 +382,6 @@ TEST_CASE(
 
 TEST_CASE("a begun file that is refused, and one that fails as a whole, give way to a newer one") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   const bool is_begun = GENERATE(true, false);
   if (is_begun) service->send_in_parts(/*refuses=*/true);
@@ -411,7 +403,6 @@ TEST_CASE("a begun file that is refused, and one that fails as a whole, give way
 
 TEST_CASE("a begun file that fails for a time holds up the newer one for its target alone") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->send_in_parts();
   service->hold(true);
@@ -429,7 +420,6 @@ TEST_CASE("a begun file that fails for a time holds up the newer one for its tar
 
 TEST_CASE("the end tells whether it moves: what was sent, refused again, or is on its way") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->hold(true);
   service->fail(2);
@@ -452,7 +442,6 @@ TEST_CASE("the end tells whether it moves: what was sent, refused again, or is o
 TEST_CASE(
     "a file waits for the saver that leads where it was to go, whatever stands first in the config") {
   const OutboxFolder folder;
-  const test::CapturedLog log;
   {
     const auto service = std::make_shared<Service>("s3://bucket");
     service->hold(true);
