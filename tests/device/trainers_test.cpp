@@ -4,6 +4,7 @@
 
 #include "checkpoint/pickle/pth.h"
 #include "model/vae/quantizer.h"
+#include "model/vae_support.h"
 #include "support/fake_device.h"
 #include "support/temp_dir.h"
 #include "support/tiny_clip.h"
@@ -278,20 +279,6 @@ TEST_CASE("a step of a CLIP stalls nothing, in one piece or in chunks") {
 // the pixels, so numbers are near and not equal.
 constexpr double kNear = 1e-4;
 
-VaeConfig vae_shape(bool with_codebook) {
-  VaeConfig config;
-  config.dim = 16;
-  config.layers = 1;
-  config.discr_layers = 1;
-  config.codebook_size = 16;
-  if (with_codebook) {
-    config.lookup_free_quantization = false;
-    config.vq_codebook_dim = 8;
-    config.vq_kmeans_init = true;
-  }
-  return config;
-}
-
 VaeTrainConfig vae_training() {
   VaeTrainConfig config;
   config.max_grad_norm = 0.5;
@@ -333,7 +320,7 @@ class DeviceVae {
 };
 
 TEST_CASE("a VAE trains on the fake device as on the CPU, and goes on from its state") {
-  const VaeConfig shape = vae_shape(GENERATE(false, true));
+  const VaeConfig shape = small_vae(GENERATE(false, true));
   DeviceVae on_cpu(shape, vae_training(), at::kCPU);
   DeviceVae on_fake(shape, vae_training(), fake_device());
   DeviceVae resumed(shape, vae_training(), fake_device());
@@ -355,7 +342,7 @@ TEST_CASE("a VAE trains on the fake device as on the CPU, and goes on from its s
 TEST_CASE("the average of a skipped autoencoder stays, though the discriminator moves the codes") {
   VaeTrainConfig config = vae_training();
   config.ema_update_after_step = 100;  // until then it is a copy
-  DeviceVae vae(vae_shape(true), config, fake_device());
+  DeviceVae vae(small_vae(true), config, fake_device());
   vae.step(0);
   const auto codes_of = [&](const std::string& prefix, const char* entry) {
     const Value state = vae.trainer.state();
@@ -376,7 +363,7 @@ TEST_CASE("the average of a skipped autoencoder stays, though the discriminator 
 }
 
 TEST_CASE("a step of a VAE stalls nothing") {
-  VaeConfig shape = vae_shape(GENERATE(false, true));
+  VaeConfig shape = small_vae(GENERATE(false, true));
   shape.vq_threshold_ema_dead_code = GENERATE(0.0, 2.0);
   VaeTrainConfig config = vae_training();
   config.mixed_precision = GENERATE(MixedPrecision::no, MixedPrecision::bf16);

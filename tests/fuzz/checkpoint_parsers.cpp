@@ -14,7 +14,6 @@
 
 #include <torch/types.h>
 
-
 namespace dalle2::test {
 namespace {
 

@@ -116,7 +116,7 @@ TEST_CASE("a walk over data does not enter the folders of runs") {
   const Walked data = data_of(folder / "top", Below::kReadable);
   CHECK(data.names == std::vector<std::string>{"a", "b/c", "run.json"});
   CHECK(data.end.of_runs == std::vector<std::string>{
-                           folder / "top/b/run", folder / "top/b/wandb", folder / "top/link"});
+                                folder / "top/b/run", folder / "top/b/wandb", folder / "top/link"});
 }
 
 TEST_CASE("a folder that is not there is not an empty one") {

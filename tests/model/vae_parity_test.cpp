@@ -93,13 +93,8 @@ TEST_CASE("VAEs of random configurations do what the references do") {
 }
 
 TEST_CASE("in fp16 small gradients at the pictures reach the weights") {
-  VaeConfig config;
-  config.dim = 16;
-  config.layers = 1;
-  config.discr_layers = 1;
-  config.codebook_size = 16;
   torch::manual_seed(1);
-  VqganVae vae(config);
+  VqganVae vae(small_vae());
   const at::Tensor images = at::rand({2, 3, 16, 16});
   // Of a network's thousands of features the mean has gradients below what fp16 can hold.
   const ImageFeatures features = [](const at::Tensor& of) { return of.flatten(1) * 1e-3; };

@@ -26,6 +26,20 @@ inline VaeConfig vae_config_of(const nlohmann::json& json) {
   return parse_vae_config(whole.dump(), "fixture", {}).config.vae;
 }
 
+/// The codes are signs, or those of a codebook.
+inline VaeConfig small_vae(bool with_codebook = false) {
+  VaeConfig config;
+  config.dim = 16;
+  config.layers = 1;
+  config.discr_layers = 1;
+  config.codebook_size = 16;
+  if (with_codebook) {
+    config.lookup_free_quantization = false;
+    config.vq_codebook_dim = 8;
+  }
+  return config;
+}
+
 inline VqganVae filled_vae(const VaeConfig& config) {
   VqganVae vae(config);
   fill_parameters(*vae);

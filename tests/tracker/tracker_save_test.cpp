@@ -63,8 +63,7 @@ struct SavingRun : test::Run {
 
 TEST_CASE("each save leaves checkpoint.pth and model.pth in data_path") {
   SavingRun run;
-  const auto tracker =
-      run.start({saver("latest.pth", {}), saver("./data/checkpoint.pth", {})});
+  const auto tracker = run.start({saver("latest.pth", {}), saver("./data/checkpoint.pth", {})});
   run.save(*tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");  // not copied over itself
   CHECK(run.log.count(LogLevel::kError) == 0);

@@ -67,10 +67,10 @@ TEST_CASE("other ranks write nothing") {
   tracker->log_error("nothing");
   tracker->save_config("decoder_config.json", "{}");
   tracker->save({.is_best = true,
-                .is_latest = true,
-                .placeholders = {},
-                .write_checkpoint = nullptr,
-                .write_model = nullptr});
+                 .is_latest = true,
+                 .placeholders = {},
+                 .write_checkpoint = nullptr,
+                 .write_model = nullptr});
   CHECK(fs::is_empty(run.folder.path()));
   CHECK(run.log.lines().empty());
 }
@@ -120,8 +120,8 @@ TEST_CASE("of a record the console shows what was chosen for people, and the log
   CHECK(run.log.count("Logging to console") == 1);
   run.log.clear();
   tracker->log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}},
-              10,
-              ShownRecord{{.label = "loss", .values = {0.25}}});
+               10,
+               ShownRecord{{.label = "loss", .values = {0.25}}});
   tracker->log({{"Dropped", int64_t{3}}}, 11, ShownRecord{});
   tracker->log({{"Epoch", int64_t{1}}, {"loss", 0.5}}, 12);  // nobody chose
   REQUIRE(run.log.lines().size() == 2);

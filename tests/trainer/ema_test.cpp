@@ -88,8 +88,7 @@ TEST_CASE("an average of diffusers' kind copies what needs no gradient") {
   };
   Averaged<Network> made(EmaConfig{});
   for (int64_t step = 0; step < 3; ++step) {
-    for (const char* key : {"weight", "frozen"})
-      made.network.parameter(key).detach().fill_(step);
+    for (const char* key : {"weight", "frozen"}) made.network.parameter(key).detach().fill_(step);
     made.average.update();
     made.average.count();
     CHECK(at::equal(made.averaged("frozen"), made.network.parameter("frozen")));

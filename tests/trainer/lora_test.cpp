@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // A decoder whose low-rank adapters are trained.
+#include "model/lora.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/post_hoc.h"
 #include "model/attention.h"
-#include "model/lora.h"
 #include "model/unet/unet.h"
 #include "optim/flat_parameters.h"
 #include "optim/optimizer.h"

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kernels/cpu_algorithms.h"
+#include "model/vae_support.h"
 #include "optim/precision.h"
 #include "support/compute_threads.h"
 #include "support/host_counts.h"
@@ -54,16 +55,13 @@ Work prior_step(MixedPrecision precision) {
 
 /// Autoencoder and discriminator, with the gradient penalty.
 Work vae_step(MixedPrecision precision) {
-  VaeConfig shape;
-  shape.dim = 16;
-  shape.layers = shape.discr_layers = 1;
-  shape.codebook_size = 16;
   VaeTrainConfig config;
   config.num_train_steps = 3;
   config.mixed_precision = precision;
   torch::manual_seed(3);
   const auto features = [](const at::Tensor& images) { return images.flatten(1); };
-  const auto trainer = std::make_shared<VaeTrainer>(VqganVae(shape), config, features, at::kCPU);
+  const auto trainer =
+      std::make_shared<VaeTrainer>(VqganVae(small_vae()), config, features, at::kCPU);
   const at::Tensor images = at::rand({4, 3, 8, 8}, make_generator({0, "pictures"}, at::kCPU));
   return [=] {
     const at::Generator random = make_generator({0, "train", 0, 1}, at::kCPU);

@@ -68,20 +68,9 @@ TEST_CASE("steps of a VAE's two parts are the references'") {
   }
 }
 
-VaeConfig small_vae(bool gan = true) {
-  VaeConfig config;
-  config.dim = 16;
-  config.layers = 1;
-  config.discr_layers = 1;
-  config.codebook_size = 16;
-  config.use_vgg_and_gan = gan;
-  return config;
-}
-
-VaeConfig vae_with_codebook() {
+VaeConfig vae_without_gan() {
   VaeConfig config = small_vae();
-  config.lookup_free_quantization = false;
-  config.vq_codebook_dim = 8;
+  config.use_vgg_and_gan = false;
   return config;
 }
 
@@ -94,9 +83,7 @@ at::Tensor some_pictures(uint64_t seed, int64_t count = 4) {
 }
 
 struct SmallVae {
-  explicit SmallVae(const VaeTrainConfig& config, bool gan = true)
-      : SmallVae(config, small_vae(gan)) {}
-  SmallVae(const VaeTrainConfig& config, const VaeConfig& shape)
+  explicit SmallVae(const VaeTrainConfig& config, const VaeConfig& shape = small_vae())
       : vae((torch::manual_seed(3), VqganVae(shape))),
         trainer(vae, config, plain_features(), at::kCPU) {}
   std::vector<VaeLosses> step_on(const at::Tensor& images,
@@ -167,7 +154,7 @@ TEST_CASE("a VAE in chunks has the gradients of the whole batch") {
   VaeTrainConfig chunked = vae_training();
   chunked.max_batch_size = 2;
   // The adversarial weight is that of each chunk, so it is left out here.
-  SmallVae whole(vae_training(), /*gan=*/false), parts(chunked, /*gan=*/false);
+  SmallVae whole(vae_training(), vae_without_gan()), parts(chunked, vae_without_gan());
   whole.step_on(some_pictures(1));
   parts.step_on(some_pictures(1));
   CHECK(whole.trainer.last_grad_norm(1).item<double>() ==
@@ -195,7 +182,7 @@ TEST_CASE("a loss of a VAE that is not finite changes nothing") {
 TEST_CASE("the average takes the codes of the whole step, as ema_pytorch's does") {
   VaeTrainConfig config = vae_training();
   config.ema_update_after_step = 100;  // until then it is a copy
-  SmallVae small(config, vae_with_codebook());
+  SmallVae small(config, small_vae(/*with_codebook=*/true));
   for (uint64_t seed = 1; seed < 6; seed += 2) {
     small.step(seed);
     const Value state = small.trainer.state();
@@ -212,8 +199,8 @@ TEST_CASE("the average takes the codes of the whole step, as ema_pytorch's does"
 }
 
 TEST_CASE("updates of a VAE that are settled later, as on a GPU, are the same bit for bit") {
-  SmallVae at_once(vae_training(), vae_with_codebook());
-  SmallVae later(vae_training(), vae_with_codebook());
+  SmallVae at_once(vae_training(), small_vae(/*with_codebook=*/true));
+  SmallVae later(vae_training(), small_vae(/*with_codebook=*/true));
   TrainerProbe::settle_late(later.trainer);
   for (uint64_t seed = 1; seed < 8; seed += 2) {
     at_once.step(seed);
@@ -225,7 +212,7 @@ TEST_CASE("updates of a VAE that are settled later, as on a GPU, are the same bi
 }
 
 TEST_CASE("codes learn nothing from an update that is skipped for its gradient") {
-  VaeConfig shape = vae_with_codebook();
+  VaeConfig shape = small_vae(/*with_codebook=*/true);
   shape.vq_threshold_ema_dead_code = GENERATE(0.0, 2.0);
   SmallVae small(vae_training(), shape);
   small.step(1);
@@ -241,7 +228,7 @@ TEST_CASE("codes learn nothing from an update that is skipped for its gradient")
 }
 
 TEST_CASE("a first batch that is not finite begins no codes") {
-  SmallVae small(vae_training(), vae_with_codebook());
+  SmallVae small(vae_training(), small_vae(/*with_codebook=*/true));
   at::Tensor images = some_pictures(1);
   images[0][0][0][0] = NAN;
   small.step_on(images);
@@ -252,7 +239,7 @@ TEST_CASE("a first batch that is not finite begins no codes") {
 }
 
 TEST_CASE("a codebook that is not finite is found") {
-  SmallVae small(vae_training(), vae_with_codebook());
+  SmallVae small(vae_training(), small_vae(/*with_codebook=*/true));
   CHECK_FALSE(small.trainer.non_finite_part());
   for (at::Tensor& buffer : small.vae->quantizer()->buffers()) {
     if (buffer.is_floating_point()) buffer.view(-1)[0] = NAN;
