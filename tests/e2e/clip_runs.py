@@ -13,9 +13,7 @@ def clip_config(shards, out, **sections):
         "data": {"webdataset_base_url": f"{shards}/{{}}.tar", "end_shard": harness.demo_shard_count(shards) - 1, "batch_size": 16,
                  "num_workers": 1, "splits": {"train": 0.75, "val": 0.15, "test": 0.1}},
         "train": {"epochs": 2, "lr": 3e-3, "wd": 0.0, "device": "cpu", "log_every_n_updates": 1},
-        "tracker": {"data_path": str(out), "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
-                    "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
-                    "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth"}}}
+        "tracker": harness.tracker(out)}
     for section, keys in sections.items():
         config[section].update(keys)
     return config

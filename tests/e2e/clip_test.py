@@ -94,8 +94,7 @@ class Clip(EndToEnd):
                  "data": {"image_url": "embedded/img_emb", "text_url": "embedded/text_emb", "batch_size": 16,
                           "splits": {"train": 0.8, "val": 0.1, "test": 0.1}},
                  "train": {"epochs": 1, "device": "cpu", "eval_timesteps": [4]},
-                 "tracker": {"data_path": "prior", "overwrite_data_path": True, "log": {"log_type": "console"},
-                             "save": {"save_to": "local", "save_latest_to": "prior.pth"}}}
+                 "tracker": harness.tracker("prior")}
         run("--config", harness.write_config(self.dir / "prior.json", prior), cwd=self.dir, check=0)
         config = json.loads(pathlib.Path(self.config("decoder.json", "decoder")).read_text())
         config["decoder"]["unets"][0]["image_embed_dim"] = WIDTH

@@ -55,9 +55,7 @@ class ClipRuns(EndToEnd):
                      **{key: value for key, value in sources.items() if value is not None}},
             "train": {"epochs": 2, "lr": 1e-2, "device": "cpu", "eval_timesteps": [4], "log_every_n_updates": 1, "ema_update_after_step": 0,
                       "ema_update_every": 1, **(train or {})},
-            "tracker": {"data_path": out, "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
-                        "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
-                        "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth"}, **(tracker or {})}}
+            "tracker": {**harness.tracker(out), **(tracker or {})}}
         return harness.write_config(self.dir / f"{out}.json", config)
 
     def decoder(self, out, clip=True, unet=None, data=None, train=None, evaluate=None):

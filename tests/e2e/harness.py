@@ -80,6 +80,13 @@ def run_reference(program, *arguments, cwd, timeout=300):
     return done.stdout
 
 
+def tracker(out, **save):
+    """The section of a run that goes on from what it saved; `save` adds keys of its saver."""
+    return {"data_path": str(out), "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
+            "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
+            "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth", **save}}
+
+
 def tiny_config(shards, out, **sections):
     """A decoder that trains in seconds on demo shards of 16 pixels; `sections` override its keys, a None takes one of the decoder away."""
     config = {
@@ -96,13 +103,7 @@ def tiny_config(shards, out, **sections):
         "train": {"epochs": 1, "lr": 1e-3, "device": "cpu", "n_sample_images": 2,
                   "save_every_n_samples": 100000, "ema_update_after_step": 1, "ema_update_every": 1},
         "evaluate": {},
-        "tracker": {
-            "data_path": str(out), "overwrite_data_path": True,
-            "log": {"log_type": "console", "auto_resume": True},
-            "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
-            "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth",
-                     "save_best_to": f"{out}/best.pth"},
-        },
+        "tracker": tracker(out, save_best_to=f"{out}/best.pth"),
         "seed": 0,
     }
     for section, keys in sections.items():

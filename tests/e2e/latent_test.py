@@ -17,8 +17,7 @@ class Latent(EndToEnd):
         super().setUpClass()
         config = {"vae": VAE, "data": {"folder": str(cls.shards), "image_size": 16, "batch_size": 8, "valid_frac": 0.2},
                   "train": {"num_train_steps": 6, "device": "cpu", "save_results_every": 100, "save_model_every": 5, "ema_update_after_step": 0},
-                  "tracker": {"data_path": "vae", "overwrite_data_path": True, "log": {"log_type": "console"},
-                              "save": {"save_to": "local", "save_latest_to": "vae.pth"}}}
+                  "tracker": harness.tracker("vae")}
         done = run("--config", harness.write_config(cls.base / "vae.json", config), cwd=cls.base, check=0)
         # Straight from the tar shards, those of the held-out pictures included.
         assert "pictures: 128 train, 32 val" in " ".join(done.stdout.split()), done.stdout
@@ -85,7 +84,7 @@ class Latent(EndToEnd):
         # Another VAE lies there meanwhile: that of the checkpoint is taken.
         later = json.loads((self.base / "vae.json").read_text())
         later["train"]["num_train_steps"] = 2
-        later["tracker"]["data_path"], later["tracker"]["save"]["save_latest_to"] = "again", "again.pth"
+        later["tracker"] = harness.tracker("again")
         later["data"]["folder"] = str(self.shards)
         self.train(harness.write_config(self.dir / "again.json", later))
         shutil.copy(self.dir / "again/checkpoint.pth", own)

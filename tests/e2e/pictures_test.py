@@ -35,8 +35,7 @@ class Pictures(EndToEnd):
         return harness.write_config(self.dir / "vae.json", {
             "vae": {**VAE, "channels": channels}, "data": {"folder": folder, "image_size": 16, "batch_size": 8, "valid_frac": 0.2, **data},
             "train": {"num_train_steps": 2, "device": "cpu", "save_results_every": 2, "save_model_every": 2},
-            "tracker": {"data_path": "vae", "overwrite_data_path": True, "log": {"log_type": "console"},
-                        "save": {"save_to": "local", "save_latest_to": "vae.pth"}}})
+            "tracker": harness.tracker("vae")})
 
     def test_grey_and_transparent_pictures_train_and_are_drawn_as_such(self):
         for folder, channels, stored, drawn in (("grey", 1, 0, 2), ("soft", 4, 6, 6)):
@@ -53,7 +52,6 @@ class Pictures(EndToEnd):
             self.assertEqual({kind_of_png(path) for path in (self.dir / "vae/results").glob("*.png")}, {(8, drawn)})
             for made in ("out", "vae"):
                 shutil.rmtree(self.dir / made)
-            (self.dir / "vae.pth").unlink()
 
     def test_what_the_owner_would_not_expect_is_told_before_training(self):
         self.make("soft", 4, 6)

@@ -3,7 +3,7 @@
 import math
 import random
 
-from harness import write_npy
+from harness import tracker, write_npy
 
 DIM, ROWS, TEXT = 8, 60, 3
 
@@ -36,11 +36,7 @@ def prior_config(folder, out, **sections):
                  "splits": {"train": 0.8, "val": 0.1, "test": 0.1}},
         "train": {"epochs": 3, "lr": 1e-2, "device": "cpu", "ema_beta": 0.9, "ema_update_after_step": 0,
                   "ema_update_every": 1, "eval_timesteps": [4, 20], "random_seed": 3},
-        "tracker": {"data_path": out, "overwrite_data_path": True,
-                    "log": {"log_type": "console", "auto_resume": True},
-                    "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
-                    "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth",
-                             "save_best_to": f"{out}/best_{{epoch}}.pth"}},
+        "tracker": tracker(out, save_best_to=f"{out}/best_{{epoch}}.pth"),
     }
     for section, keys in sections.items():
         config[section] = {**config[section], **keys}
