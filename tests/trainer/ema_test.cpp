@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Averages of diffusers' kind: their saved state, and a decoder that is trained with them.
 
+#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
+#include "checkpoint/pickle/value_json.h"
 #include "checkpoint/post_hoc.h"
+#include "io/files/atomic_file.h"
 #include "optim/flat_module.h"
 #include "support/captured_log.h"
-#include "support/diffusers_ema.h"
 #include "support/ema_config.h"
 #include "support/temp_dir.h"
 #include "trainer/averages/weight_average.h"
@@ -149,13 +151,17 @@ TEST_CASE("averages of other parameters are refused, and missing keys keep their
 TEST_CASE("a folder of save_pretrained is read") {
   const test::Fixture expected = test::load_fixture("ema_model/pretrained_state");
   const std::string folder = test::fixture_folder("ema_model") + "/pretrained";
-  const test::PretrainedFolder saved = test::read_pretrained(folder);
+  const Value saved = value_of_json(read_file(folder + "/config.json"));
   EmaConfig config;
-  config.decay = Cursor(Value(saved.config)).at("decay").as_double();
+  config.decay = Cursor(saved).at("decay").as_double();
   Averaged<Tiny> made(config);
-  load_state_dict(made.network, saved.weights, "", /*strict=*/true, folder);
+  load_state_dict(made.network,
+                  read_safetensors(folder + "/diffusion_pytorch_model.safetensors").tensors,
+                  "",
+                  /*strict=*/true,
+                  folder);
   made.average.begin_anew();
-  made.load(saved.config);
+  made.load(saved);
   const Value state = made.state();
   for (size_t i = 0; i < expected.tensors.size(); ++i) {
     CHECK(at::equal(Cursor(state).at("shadow_params").at(i).as_tensor(),
@@ -169,16 +175,24 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
   DecoderTrainConfig config = diffusers_config(test::cascade());
   config.ema.offload = GENERATE(false, true);
   const auto trainer = test::cascade().trainer(config);
-  test::EmaModel by_hand(trainer->decoder()->unet(1)->parameters(), config.ema);
+  const auto weights = [&] {
+    return torch::nn::utils::parameters_to_vector(trainer->decoder()->unet(1)->parameters())
+        .detach();
+  };
+  const at::Tensor by_hand = weights();
+  DiffusersRule rule(config.ema);
   for (int64_t step = 0; step < 8; ++step) {
     test::train(*trainer, step, step + 1);
-    if (step % 2 == 0) by_hand.step(trainer->decoder()->unet(1)->parameters());
+    if (step % 2 != 0) continue;
+    rule.update(by_hand, weights());
+    rule.count();
   }
-  const auto averaged = TrainerProbe::averaged(*trainer, 1).values();
-  for (size_t i = 0; i < averaged.size(); ++i)
-    CHECK(at::equal(averaged[i], by_hand.shadow_params()[i]));
-  CHECK_FALSE(at::equal(averaged[0], trainer->decoder()->unet(1)->parameters()[0]));
-  CHECK(trainer->ema_decay(1) == by_hand.get_decay(5));
+  const at::Tensor averaged =
+      torch::nn::utils::parameters_to_vector(TrainerProbe::averaged(*trainer, 1).values());
+  CHECK(at::equal(averaged, by_hand));
+  CHECK_FALSE(at::equal(TrainerProbe::averaged(*trainer, 1)[0].value(),
+                        trainer->decoder()->unet(1)->parameters()[0]));
+  CHECK(trainer->ema_decay(1) == rule.decay());
   const std::string before = test::bits_of(*trainer);
   const Dict model = trainer->model_state();
   CHECK(at::equal(
