@@ -5,18 +5,12 @@
 #include "checkpoint/state_dict.h"
 
 #include <cmath>
-#include <sstream>
 #include <vector>
 
+#include "io/files/atomic_file.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
-
-inline std::string read_bytes(const std::string& path) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(path, std::ios::binary).rdbuf();
-  return bytes.str();
-}
 
 /// A CLIP of tests/parity/make_clip_files.py, as each of the programs writes it.
 inline std::string clip_fixture(const std::string& name) {

@@ -164,7 +164,7 @@ TEST_CASE("heads and activation of Hugging Face's CLIP come from its config.json
 
 TEST_CASE("a program cut off or damaged, and one that is no CLIP, is refused") {
   const TempDir folder;
-  const std::string whole = read_bytes(fixture("openai/tiny.pt"));
+  const std::string whole = read_file(fixture("openai/tiny.pt"));
   REQUIRE(whole.size() > 100'000);
   const std::string path = folder / "tiny.pt";
   put_file(path, whole.substr(0, whole.size() / 2));
@@ -213,7 +213,7 @@ TEST_CASE("a program whose modules share each other is read in the time that its
 
 TEST_CASE("a config that the weights do not fit is refused before anything is built by it") {
   const auto with = [](const std::string& key, const nlohmann::json& value) {
-    auto config = nlohmann::json::parse(read_bytes(fixture("open_clip/open_clip_config.json")));
+    auto config = nlohmann::json::parse(read_file(fixture("open_clip/open_clip_config.json")));
     config[nlohmann::json::json_pointer("/model_cfg" + key)] = value;
     return refusal(tensors_of(kOpenClip), config.dump());
   };

@@ -146,7 +146,7 @@ TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and bot
   const TempDir folder;
   const std::string path = folder / "a.pth";
   write_pth(path, run_checkpoint());
-  std::string bytes = test::read_bytes(path);
+  std::string bytes = read_file(path);
   const float inside_weight[] = {1, 2, 3, 4}, inside_moment[] = {6, 9, 12, 15};
   for (const auto* content : {&inside_weight, &inside_moment}) {
     const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(*content), 16));
@@ -168,7 +168,7 @@ TEST_CASE("fsck: every flipped bit is found, or changes nothing that is read") {
   const TempDir folder;
   const std::string path = folder / "a.pth";
   write_pth(path, run_checkpoint());
-  const std::string bytes = test::read_bytes(path);
+  const std::string bytes = read_file(path);
   int found = 0;
   for (size_t at = 0; at < bytes.size(); at += 3) {
     std::string flipped = bytes;
@@ -186,7 +186,7 @@ TEST_CASE("fsck: every flipped bit is found, or changes nothing that is read") {
 TEST_CASE("fsck: an intact TorchScript program is no damage, a broken one is") {
   const TempDir folder;
   const std::string path = folder / "inception.pt";
-  std::string bytes = test::read_bytes(test::clip_fixture("openai/tiny.pt"));
+  std::string bytes = read_file(test::clip_fixture("openai/tiny.pt"));
   test::put_file(path, bytes);
   const CheckedFile intact = check_file(path);
   CHECK(intact.state == FileState::kIntact);
@@ -216,7 +216,7 @@ TEST_CASE("fsck: a folder is checked file by file, .part files are reported but 
   CHECK_THAT(fsck_text(path, files),
              Contains("2 intact (1 to resume from), 0 damaged, 1 unfinished"));
 
-  test::put_file(folder / "model.pth", test::read_bytes(folder / "checkpoint.pth").substr(0, 900));
+  test::put_file(folder / "model.pth", read_file(folder / "checkpoint.pth").substr(0, 900));
   files = check_path(path);
   CHECK_FALSE(all_intact(files));
   const auto json = nlohmann::json::parse(fsck_json(path, files));

@@ -114,7 +114,7 @@ TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
   const std::string path = folder / "a.pth";
   const auto options = at::kFloat;
   write_pth(path, List{{at::arange(10, options), at::empty({0}), at::arange(2'600'000, options)}});
-  const std::string bytes = test::read_bytes(path);
+  const std::string bytes = read_file(path);
   const uint32_t crc = crc32_of(0, bytes.data(), bytes.size());
   CHECK_NOTHROW(verify_pth(path, crc));
   const auto flip = [&](uint64_t offset) {
@@ -152,7 +152,7 @@ TEST_CASE("equal checkpoints are equal files") {
   const TempDir folder;
   write_pth(folder / "a.pth", test::sample_checkpoint());
   write_pth(folder / "b.pth", test::sample_checkpoint(), ReadBack::kNo);
-  CHECK(test::read_bytes(folder / "a.pth") == test::read_bytes(folder / "b.pth"));
+  CHECK(read_file(folder / "a.pth") == read_file(folder / "b.pth"));
 }
 
 TEST_CASE("overlapping views share a storage in the file and slices of a flat buffer do not") {
@@ -176,7 +176,7 @@ TEST_CASE("tensors begin at multiples of 64 bytes in the file") {
   const TempDir folder;
   const double a = 1.25, b = 2.5;
   write_pth(folder / "a.pth", List{{at::full({3}, a, at::kDouble), at::full({5}, b, at::kDouble)}});
-  const std::string bytes = test::read_bytes(folder / "a.pth");
+  const std::string bytes = read_file(folder / "a.pth");
   for (const double* value : {&a, &b}) {
     const size_t place = bytes.find(std::string(reinterpret_cast<const char*>(value), 8));
     REQUIRE(place != std::string::npos);
@@ -266,7 +266,7 @@ TEST_CASE("a snapshot writes exactly the file of its moment, and reuses its memo
     flat.mul_(-1);  // training goes on
     counts.add_(1);
     snapshot.write(folder / "later.pth");
-    CHECK(test::read_bytes(folder / "later.pth") == test::read_bytes(folder / "now.pth"));
+    CHECK(read_file(folder / "later.pth") == read_file(folder / "now.pth"));
     flat.mul_(-1);
   }
   snapshot.take(Value(at::ones({10000})));  // larger than before
@@ -297,7 +297,7 @@ TEST_CASE("a snapshot leaves tensors of a scratch file where they are, until it 
   saved = {};
   live.add_(1);
   snapshot.write(folder / "later.pth");
-  CHECK(test::read_bytes(folder / "later.pth") == test::read_bytes(folder / "now.pth"));
+  CHECK(read_file(folder / "later.pth") == read_file(folder / "now.pth"));
   const Value written = read_pth(folder / "later.pth");
   CHECK(at::equal(Cursor(written).at("all").as_tensor().flatten(), many));
   CHECK(at::equal(Cursor(written).at("live").as_tensor(), live - 1));
@@ -335,7 +335,7 @@ TEST_CASE("an archive of more members than 16 bits count has a zip64 directory")
   CHECK(members.back().name == "m65599");
   CHECK(members.back().size == 1);
 
-  const std::string bytes = test::read_bytes(path);
+  const std::string bytes = read_file(path);
   const size_t end = bytes.size() - 22, locator = end - 20, record = locator - 56;
   CHECK(bytes.substr(end, 4) == "PK\x05\x06");
   CHECK(number_at(bytes, end + 8, 2) == 0xffff);

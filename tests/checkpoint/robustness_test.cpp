@@ -59,8 +59,7 @@ TEST_CASE("every truncation of a checkpoint is noticed") {
       std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/checkpoints/legacy.pth";
   for (const auto& [path, step] :
        {std::pair{folder / "a.pth", 1}, {folder / "a.safetensors", 1}, {legacy, 7}}) {
-    const std::string bytes = test::read_bytes(path),
-                      cut = folder / "cut" + path.substr(path.rfind('.'));
+    const std::string bytes = read_file(path), cut = folder / "cut" + path.substr(path.rfind('.'));
     for (size_t size = 0; size < bytes.size(); size += static_cast<size_t>(step)) {
       test::put_file(cut, bytes.substr(0, size));
       INFO(path << " cut to " << size << " of " << bytes.size());
@@ -73,7 +72,7 @@ TEST_CASE("every single flipped bit of a checkpoint is noticed or harmless") {
   const TempDir folder;
   const Value original = small_checkpoint();
   write_pth(folder / "a.pth", original, ReadBack::kNo);
-  const std::string bytes = test::read_bytes(folder / "a.pth");
+  const std::string bytes = read_file(folder / "a.pth");
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     const std::string damaged = with_flipped_bit(bytes, bit);
     INFO("bit " << bit % 8 << " of byte " << bit / 8 << " of " << bytes.size());

@@ -25,7 +25,7 @@ std::string fault_of_bytes(const TempDir& folder, const std::string& bytes) {
 }
 
 std::string bytes_of_network(const std::string& name) {
-  return read_bytes(fixture_folder("feature_networks") + "/" + name);
+  return read_file(fixture_folder("feature_networks") + "/" + name);
 }
 
 /// The archive with other bytes in a stored member, and its CRC-32 as it has to be for them.

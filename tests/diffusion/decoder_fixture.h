@@ -47,6 +47,16 @@ inline NoiseSource wave_noise() {
   };
 }
 
+/// Draws of a step at these times, which leave all conditions in.
+inline DecoderStepNoise draws_at(const std::vector<int64_t>& times) {
+  const auto batch = static_cast<int64_t>(times.size());
+  DecoderStepNoise draws;
+  draws.times = at::tensor(times, at::kLong);
+  draws.noise = wave({batch, 3, 16, 16}, 0.83, 0.5, 1.2);
+  draws.image_keep_mask = draws.text_keep_mask = at::ones({batch}, at::kBool);
+  return draws;
+}
+
 /// The small unet D1 of the golden values.
 inline nlohmann::json d1_unet() {
   return {{"dim", 8},

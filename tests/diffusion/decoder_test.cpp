@@ -18,14 +18,6 @@ at::Tensor golden_embeds() {
   return wave({2, 12}, 0.9, 0.3);
 }
 
-DecoderStepNoise golden_draws(std::vector<int64_t> times) {
-  DecoderStepNoise draws;
-  draws.times = at::tensor(times, at::kLong);
-  draws.noise = wave({2, 3, 16, 16}, 0.83, 0.5, 1.2);
-  draws.image_keep_mask = draws.text_keep_mask = at::ones({2}, at::kBool);
-  return draws;
-}
-
 std::vector<std::string> state_names(const torch::nn::Module& module) {
   std::vector<std::string> names = module.named_parameters().keys();
   for (const auto& name : module.named_buffers().keys()) names.push_back(name);
@@ -248,7 +240,7 @@ TEST_CASE("Half of the steps of a self-conditioned unet see their own first answ
   for (int i = 0; i < kSteps; ++i) used += decoder->draw(1, 1, generator).self_condition ? 1 : 0;
   CHECK(std::abs(used - kSteps / 2) < 3 * std::sqrt(kSteps * 0.25));
 
-  DecoderStepNoise draws = golden_draws({3, 17});
+  DecoderStepNoise draws = draws_at({3, 17});
   const DecoderInputs inputs{golden_image(), golden_embeds(), {}};
   const float without = decoder->loss(inputs, 1, draws).item<float>();
   draws.self_condition = true;

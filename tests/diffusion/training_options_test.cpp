@@ -18,15 +18,6 @@ DecoderInputs inputs(int64_t batch) {
   return {wave({batch, 3, 16, 16}, 0.05, 0, 0.5, 0.5), wave({batch, 12}, 0.9, 0.3), {}};
 }
 
-DecoderStepNoise draws_at(std::vector<int64_t> times) {
-  const auto batch = static_cast<int64_t>(times.size());
-  DecoderStepNoise draws;
-  draws.times = at::tensor(times, at::kLong);
-  draws.noise = wave({batch, 3, 16, 16}, 0.83, 0.5, 1.2);
-  draws.image_keep_mask = draws.text_keep_mask = at::ones({batch}, at::kBool);
-  return draws;
-}
-
 /// A decoder section of one unet without learned variance.
 json plain(const json& more = json::object()) {
   json section = d1_decoder({{"learned_variance", false}});

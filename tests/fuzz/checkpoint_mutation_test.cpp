@@ -6,7 +6,6 @@
 #include "fuzz/parsers.h"
 
 using namespace dalle2;
-using test::content_of;
 using test::damage;
 using test::Files;
 
@@ -38,10 +37,9 @@ TEST_CASE("what coverage-guided runs found of checkpoints is read or refused", "
 }
 
 TEST_CASE("damaged archives are read or refused", "[damage]") {
-  damage(
-      "zip_archive",
-      {content_of(fixture("checkpoints/model.pth")), content_of(fixture("checkpoints/kinds.pth"))},
-      test::read_zip_archive);
+  damage("zip_archive",
+         {read_file(fixture("checkpoints/model.pth")), read_file(fixture("checkpoints/kinds.pth"))},
+         test::read_zip_archive);
 }
 
 TEST_CASE("damaged pickles of tensors are read or refused", "[damage]") {
@@ -57,15 +55,15 @@ TEST_CASE("damaged checkpoints are read or refused", "[damage]") {
                            "checkpoints/model.expected.safetensors",
                            "checkpoints/kinds.expected.safetensors",
                            "lora/begins.safetensors"}) {
-    files.push_back(content_of(fixture(name)));
+    files.push_back(read_file(fixture(name)));
   }
   damage("checkpoint_file", files, test::read_checkpoint_file);
 }
 
 TEST_CASE("damaged networks are read or refused", "[damage]") {
   damage("script_file",
-         {content_of(fixture("feature_networks/encoder.pt")),
-          content_of(fixture("feature_networks/lpips.pt")),
-          content_of(fixture("feature_networks/weights.pth"))},
+         {read_file(fixture("feature_networks/encoder.pt")),
+          read_file(fixture("feature_networks/lpips.pt")),
+          read_file(fixture("feature_networks/weights.pth"))},
          test::read_script_file);
 }

@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "support/survive.h"
 
@@ -13,11 +12,6 @@ namespace dalle2::test {
 
 using Files = std::vector<std::string>;
 using Parser = std::function<void(const std::string&)>;
-
-inline std::string content_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 inline std::string from_base64(const std::string& line) {
   static const std::string digits =

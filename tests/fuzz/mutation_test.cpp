@@ -6,26 +6,12 @@
 
 using namespace dalle2;
 using namespace std::string_literals;
-using test::content_of;
 using test::damage;
 using test::Files;
+using test::files_in;
 using test::Parser;
 
 namespace {
-
-/// The files with an extension in a folder of the source, at least so many, by name.
-Files files_in(const std::string& folder, const std::string& extension, size_t at_least) {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(DALLE2_SOURCE_DIR) / folder)) {
-    if (entry.path().extension() == extension) paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
-  REQUIRE(paths.size() >= at_least);
-  Files files;
-  for (const auto& path : paths) files.push_back(content_of(path));
-  return files;
-}
 
 Files configs() {
   return files_in("configs", ".json", 3);

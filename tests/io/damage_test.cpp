@@ -16,19 +16,6 @@ namespace {
 using test::Outcome;
 using test::survive;
 
-std::vector<std::string> files_below(const std::string& folder,
-                                     const std::string& extension,
-                                     size_t at_least) {
-  std::vector<std::string> paths, files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == extension) paths.push_back(entry.path().string());
-  }
-  std::sort(paths.begin(), paths.end());
-  REQUIRE(paths.size() >= at_least);
-  for (const std::string& path : paths) files.push_back(read_file(path));
-  return files;
-}
-
 ByteSource source_of(const std::string& file) {
   return [&file, at = size_t{0}](char* buffer, size_t capacity) mutable {
     const size_t size = std::min(capacity, file.size() - at);
@@ -147,7 +134,7 @@ void check_what_is_before(const test::Mutation& mutation,
 TEST_CASE("damaged tars yield all samples before the damage, and what is lost is told",
           "[damage]") {
   std::vector<std::string> files;
-  for (const std::string& file : files_below(test::fixture_folder("webdataset"), ".tar", 29)) {
+  for (const std::string& file : test::files_in(test::fixture_folder("webdataset"), ".tar", 29)) {
     // Unpacked, for damage to a packed one is mostly caught by its checksum; some packed, too.
     files.push_back(files.size() % 4 == 3 ? file : unpacked(file));
   }

@@ -165,11 +165,7 @@ TEST_CASE("a whole archive that LibTorch cannot load is reported with LibTorch's
   const std::string path = folder.path() + "/newer.pt";
   torch::jit::Module module("Nothing");
   module.save(path);
-  std::string bytes;
-  {
-    std::ifstream in(path, std::ios::binary);
-    bytes.assign(std::istreambuf_iterator<char>(in), {});
-  }
+  std::string bytes = read_file(path);
   // Another name of the same length for its class in both places of the archive's directory.
   for (size_t at = bytes.find("newer/code"); at != std::string::npos;
        at = bytes.find("newer/code", at)) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
@@ -21,8 +22,24 @@
 #include <zlib.h>
 
 #include "base/error.h"
+#include "io/files/atomic_file.h"
 
 namespace dalle2::test {
+
+/// The files with an extension in a folder of the source, at least so many, by name.
+inline std::vector<std::string> files_in(const std::string& folder,
+                                         const std::string& extension,
+                                         size_t at_least) {
+  std::vector<std::string> files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(DALLE2_SOURCE_DIR) / folder)) {
+    if (entry.path().extension() == extension) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  REQUIRE(files.size() >= at_least);
+  for (std::string& file : files) file = read_file(file);
+  return files;
+}
 
 /// A damaged file, and how many of its first bytes are as they were.
 struct Mutation {

@@ -13,10 +13,7 @@ namespace {
 /// Five steps, and an update that is skipped for a picture that is NaN.
 void train_part(DecoderTrainer& trainer, int64_t begin) {
   test::train(trainer, begin, begin + 5);
-  DecoderInputs inputs = test::drawn_inputs(2, 1);
-  inputs.images[1].fill_(NAN);
-  trainer.step(inputs, 2, make_generator({0, "bad", 0, begin}, at::kCPU));
-  trainer.update(2);
+  test::bad_step(trainer, 2, begin);
 }
 
 TEST_CASE("training on from a checkpoint is bit for bit the run without a break, twice over") {

@@ -20,14 +20,6 @@ void train_step(DecoderTrainer& trainer, int64_t unet, int64_t i) {
   trainer.update(unet);
 }
 
-/// An update with a picture that is NaN.
-void bad_step(DecoderTrainer& trainer, int64_t unet) {
-  DecoderInputs inputs = test::drawn_inputs(2, 1);
-  inputs.images[1].fill_(NAN);
-  trainer.step(inputs, unet, make_generator({0, "bad", 0, 0}, at::kCPU));
-  trainer.update(unet);
-}
-
 TEST_CASE("an update with a loss that is NaN changes nothing and is counted") {
   for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
     const auto trainer = trainer_with(MixedPrecision::no, kind);
@@ -38,8 +30,8 @@ TEST_CASE("an update with a loss that is NaN changes nothing and is counted") {
     }
     const std::string before = test::bits_of(*trainer);
     const double rate = trainer->learning_rate(1);
-    bad_step(*trainer, 1);
-    bad_step(*trainer, 1);
+    test::bad_step(*trainer, 1);
+    test::bad_step(*trainer, 1);
     CHECK(trainer->skipped_updates(1) == SkippedUpdates{2, 2});
     CHECK(trainer->skipped_updates(2) == SkippedUpdates{0, 0});
     CHECK(trainer->steps(1) == 5);
@@ -86,7 +78,7 @@ TEST_CASE("one bad batch of several spoils only their update") {
   const auto trainer = trainer_with(MixedPrecision::no),
              untouched = trainer_with(MixedPrecision::no);
   trainer->step(test::drawn_inputs(2, 1), 1, make_generator({0, "train"}, at::kCPU));
-  bad_step(*trainer, 1);
+  test::bad_step(*trainer, 1);
   train_step(*trainer, 1, 3);
   train_step(*untouched, 1, 3);
   CHECK(trainer->skipped_updates(1) == SkippedUpdates{1, 0});
@@ -103,7 +95,7 @@ TEST_CASE("an update that is settled later, as on a GPU, is the same bit for bit
       for (int64_t i = 0; i < 6; ++i) {
         train_step(*trainer, 1, i);
         train_step(*trainer, 2, i);
-        if (i == 2 || i == 3) bad_step(*trainer, 1);
+        if (i == 2 || i == 3) test::bad_step(*trainer, 1);
       }
     }
     CHECK(state.parts[0]->outcome.pending());
@@ -156,8 +148,8 @@ TEST_CASE("a late update is not counted or averaged before something asks") {
 TEST_CASE("each unet has a loss scale of its own") {
   const auto trainer = trainer_with(MixedPrecision::fp16);
   CHECK(trainer->loss_scale(1) == 65536.0);
-  bad_step(*trainer, 1);
-  bad_step(*trainer, 1);
+  test::bad_step(*trainer, 1);
+  test::bad_step(*trainer, 1);
   CHECK(trainer->loss_scale(1) == 16384.0);
   CHECK(trainer->loss_scale(2) == 65536.0);
   CHECK_FALSE(trainer_with(MixedPrecision::bf16)->loss_scale(1));
@@ -217,7 +209,7 @@ TEST_CASE("a checkpoint has the scale as torch.amp.GradScaler saves it, and only
 
 TEST_CASE("from a checkpoint without a loss scale a run begins with the usual one") {
   const auto half = trainer_with(MixedPrecision::fp16), full = trainer_with(MixedPrecision::no);
-  bad_step(*half, 1);
+  test::bad_step(*half, 1);
   train_step(*full, 1, 0);
   test::CapturedLog log;
   half->load_state(full->state(), false, true, "a.pth");
@@ -284,7 +276,7 @@ TEST_CASE("adapters train in half precision, on a base of half precision too") {
       };
       const at::Tensor before = adapters();
       train_step(*trainer, 1, 0);
-      bad_step(*trainer, 1);
+      test::bad_step(*trainer, 1);
       CHECK(trainer->skipped_updates(1) == SkippedUpdates{1, 1});
       CHECK(trainer->steps(1) == 1);
       CHECK_FALSE(at::equal(adapters(), before));

@@ -90,6 +90,14 @@ inline DecoderInputs drawn_inputs(int64_t batch, int64_t seed) {
   return {at::rand({batch, 3, 16, 16}, generator), at::randn({batch, 8}, generator), {}};
 }
 
+/// An update with a picture that is NaN.
+inline void bad_step(DecoderTrainer& trainer, int64_t unet, int64_t step = 0) {
+  DecoderInputs inputs = drawn_inputs(2, 1);
+  inputs.images[1].fill_(NAN);
+  trainer.step(inputs, unet, make_generator({0, "bad", 0, step}, at::kCPU));
+  trainer.update(unet);
+}
+
 /// Steps `begin` to `end` of a run that trains its unets by turns; data and noise follow from the
 /// step's number.
 inline void train(DecoderTrainer& trainer, int64_t begin, int64_t end, int64_t batch = 2) {
