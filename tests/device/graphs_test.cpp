@@ -244,32 +244,31 @@ at::Tensor backward_of(const at::Tensor& loss) {
   return loss.detach();
 }
 
+/// A pass of a part by its graph, or towards one. @param work the module's sum, if it is not given
+at::Tensor pass_of(Part& part, const at::Tensor& input, PassGraphs::Work work = {}) {
+  if (!work) {
+    work = [&](const Tensors& inputs, bool) {
+      return backward_of(part.module->forward(inputs[0]).sum());
+    };
+  }
+  const RecordablePass pass{{input.to(fake_device())}};
+  part.gradients.zero_grad();
+  const at::Tensor loss = part.graphs.replay(pass, 1.0);
+  return loss.defined() ? loss : part.graphs.run(pass, 1.0, work);
+}
+
 /// Makes passes of a part; each has the gradient that the work without a graph gives.
 void expect_passes(const PassGraphs::Work& work, Part& part, int64_t passes) {
   for (int64_t number = 0; number < passes; ++number) {
-    const RecordablePass pass{
-        {at::full({2, 3}, static_cast<double>(number + 1)).to(fake_device())}};
-    part.gradients.zero_grad();
-    at::Tensor loss = part.graphs.replay(pass, 1.0);
-    if (!loss.defined()) loss = part.graphs.run(pass, 1.0, work);
+    const at::Tensor input = at::full({2, 3}, static_cast<double>(number + 1)).to(fake_device());
+    const at::Tensor loss = pass_of(part, input, work);
     const at::Tensor found = part.gradients.values().clone();
     part.gradients.zero_grad();
-    const at::Tensor expected = work(pass.inputs, false);
+    const at::Tensor expected = work({input}, false);
     CAPTURE(number);
     CHECK(at::equal(found.cpu(), part.gradients.values().cpu()));
     CHECK(loss.item<float>() == expected.item<float>());
   }
-}
-
-/// A pass of a part by its graph, or towards one.
-at::Tensor pass_of(Part& part, const at::Tensor& input) {
-  const RecordablePass pass{{input.to(fake_device())}};
-  part.gradients.zero_grad();
-  const at::Tensor loss = part.graphs.replay(pass, 1.0);
-  if (loss.defined()) return loss;
-  return part.graphs.run(pass, 1.0, [&](const Tensors& inputs, bool) {
-    return backward_of(part.module->forward(inputs[0]).sum());
-  });
 }
 
 TEST_CASE("a loss stays what it was when its graph runs again") {
@@ -352,10 +351,7 @@ TEST_CASE("last bits may differ, but not in a deterministic run") {
   at::globalContext().setDeterministicAlgorithms(is_deterministic, /*warn_only=*/true);
   CapturedLog log;
   for (int64_t number = 0; number < 6; ++number) {
-    const RecordablePass pass{{at::ones({2, 3}).to(fake_device())}};
-    part.gradients.zero_grad();
-    if (part.graphs.replay(pass, 1.0).defined()) continue;
-    part.graphs.run(pass, 1.0, [&](const Tensors& inputs, bool) {
+    pass_of(part, at::ones({2, 3}), [&](const Tensors& inputs, bool) {
       return backward_of(part.module->forward(inputs[0]).sum() *
                          (1 + 1e-5 * static_cast<double>(number)));
     });
@@ -376,9 +372,7 @@ TEST_CASE("a pass that is checked writes running means once") {
     return backward_of(part.module->forward(inputs[0]).sum());
   };
   for (int64_t number = 1; number <= 8; ++number) {
-    const RecordablePass pass{{at::ones({2, 3}).to(fake_device())}};
-    part.gradients.zero_grad();
-    if (!part.graphs.replay(pass, 1.0).defined()) part.graphs.run(pass, 1.0, work);
+    pass_of(part, at::ones({2, 3}), work);
     CHECK(mean.cpu().item<float>() == static_cast<float>(number));
   }
 }
