@@ -280,11 +280,13 @@ class Folders(unittest.TestCase):
 
 class EndToEnd(Folders):
     """With demo shards of 16 pixels, made once."""
+    demo_pictures = 96
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.shards = cls.base / "shards"
-        run("shards", "demo", "--out", cls.shards, "--num", 96, "--image-size", 16, cwd=cls.base, check=0)
+        run("shards", "demo", "--out", cls.shards, "--num", cls.demo_pictures, "--image-size", 16, cwd=cls.base, check=0)
 
     def config(self, name="config.json", out="out", shards=None, **sections):
         return write_config(self.dir / name, tiny_config(shards or self.shards, out, **sections))

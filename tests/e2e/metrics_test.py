@@ -20,11 +20,7 @@ NAMES = ["FID", "IS_mean", "IS_std", "KID_mean", "KID_std", "KID_standard_error"
 
 
 class Metrics(EndToEnd):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.shards = cls.base / "more"
-        run("shards", "demo", "--out", cls.shards, "--num", 240, "--image-size", 16, cwd=cls.base, check=0)
+    demo_pictures = 240
 
     def write(self, name, evaluate=ALL, train=None, **data):
         return self.config(
