@@ -3,8 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <cerrno>
-#include <chrono>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 

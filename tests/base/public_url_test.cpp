@@ -2,10 +2,7 @@
 #include "base/public_url.h"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 #include <random>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/timer.h"

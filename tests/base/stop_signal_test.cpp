@@ -8,7 +8,6 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <string>
 
 namespace dalle2 {
 namespace {

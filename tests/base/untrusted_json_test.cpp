@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <string>
 
 #include "base/untrusted_text.h"
 

@@ -3,21 +3,14 @@
 // which starts the ranks and reads what rank 0 prints.
 //
 //   bench_exchange LAYERS WIDTH SAMPLES BUCKET_MIB STEPS
-#include <fmt/format.h>
-#include <torch/nn.h>
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <chrono>
-#include <functional>
 #include <iostream>
-#include <memory>
-#include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
-#include <vector>
 #define USE_C10D_GLOO 1
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 

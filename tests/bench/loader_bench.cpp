@@ -3,19 +3,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <memory>
 #include <numeric>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "data/loader/loader.h"
 #include "data/pictures/preprocess.h"

@@ -4,15 +4,10 @@
 //   bench_metrics METRICS INCEPTION PICTURES     METRICS: fid, or fid,is,kid; PICTURES: safetensors with
 //                                                real and generated [n, 3, h, w] uint8
 //   bench_metrics distance FEATURES                the distance of given features [n, d], three times
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/types.h>
 
-#include <algorithm>
-#include <chrono>
 #include <iostream>
-#include <string>
-#include <vector>
 
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/state_dict.h"

@@ -3,18 +3,13 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "bench_times.h"
 #include "benches.h"

@@ -12,11 +12,8 @@
 //   bench_step peaks no|bf16 THREADS            operations a second of a product and of a 3x3 convolution
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "bench_times.h"
 #include "benches.h"

@@ -4,7 +4,6 @@
 
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "benches.h"
 #include "config/prior/prior_run_config.h"

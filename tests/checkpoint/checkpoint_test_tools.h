@@ -5,7 +5,6 @@
 #include "checkpoint/state_dict.h"
 
 #include <cmath>
-#include <vector>
 
 #include "io/files/atomic_file.h"
 #include "support/temp_dir.h"

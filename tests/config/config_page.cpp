@@ -2,19 +2,11 @@
 // docs/config.md: an introduction, then the keys of each kind of run, which the structs describe.
 #include "config/config_page.h"
 
-#include <fmt/format.h>
-#include <algorithm>
 #include <cctype>
-#include <cmath>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <sstream>
 #include <stdexcept>
-#include <string_view>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // docs/config.md is made from the structs, and every example config fits the schema that they give.
 // DALLE2_UPDATE_GENERATED=1 writes it anew.
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>

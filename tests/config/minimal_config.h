@@ -2,13 +2,8 @@
 // The smallest config that trains, and what becomes of it when something in it is changed.
 #pragma once
 
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <initializer_list>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "config/decoder/decoder_run_config.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "config/shared/train_rules.h"
 
-#include <cmath>
-#include <set>
-
 #include "config/minimal_prior.h"
 #include "config/reading/reflect.h"
 #include "config/vae/vae_run_config.h"

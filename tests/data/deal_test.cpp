@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <map>
 #include <set>
 
 #include "data/shards/pack.h"

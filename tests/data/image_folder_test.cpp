@@ -3,7 +3,6 @@
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
-#include <set>
 
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The order of the samples: mixed within windows, taken up exactly, the same for any number of
 // ranks.
-#include <array>
 #include <catch2/catch.hpp>
-#include <map>
 #include <random>
 #include <set>
 

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <mutex>
 #include <set>
 

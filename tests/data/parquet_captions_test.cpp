@@ -5,7 +5,6 @@
 #include <parquet/arrow/writer.h>
 #include <parquet/exception.h>
 #include <catch2/catch.hpp>
-#include <optional>
 
 #include "data/embeddings/caption_table.h"
 #include "data/embeddings/prior_dataset.h"

@@ -2,9 +2,6 @@
 #include "data/pictures/preprocess.h"
 
 #include <catch2/catch.hpp>
-#include <cmath>
-#include <functional>
-#include <limits>
 #include <map>
 #include <random>
 

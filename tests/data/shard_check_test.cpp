@@ -2,7 +2,6 @@
 #include "data/shards/shard_check.h"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "io/files/atomic_file.h"
 #include "support/broken_listing.h"

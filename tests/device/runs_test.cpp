@@ -2,8 +2,6 @@
 // Whole runs of each kind, as a user starts them, on a device that is not the CPU.
 #include <fcntl.h>
 #include <torch/torch.h>
-#include <cstdio>
-#include <exception>
 
 #include "checkpoint/pickle/pth.h"
 #include "data/pictures/image_folder.h"

@@ -2,8 +2,6 @@
 // What the decoder refuses, and that it says where, what was expected, what was found.
 #include "base/error.h"
 
-#include <set>
-
 #include "diffusion/decoder/lowres_conditioner.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/seeded_generator.h"

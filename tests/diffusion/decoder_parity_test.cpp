@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Random configurations from the whole option space against the reference
 // (tests/parity/make_decoder.py), and some in the latent space of VAEs (make_latent.py).
-#include <map>
-#include <set>
 
 #include "checkpoint/module_state.h"
 #include "diffusion/decoder_case.h"

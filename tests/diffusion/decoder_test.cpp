@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <set>
-#include <utility>
 
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/seeded_generator.h"

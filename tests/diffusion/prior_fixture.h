@@ -3,7 +3,6 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <memory>
 
 #include "config/reading/reader.h"
 #include "diffusion/prior/prior.h"

@@ -2,8 +2,6 @@
 // The diffusion prior against the reference: random configurations with every
 // gradient (tests/parity/make_prior.py).
 #include <fmt/ranges.h>
-#include <functional>
-#include <set>
 
 #include "base/fnv1a.h"
 #include "checkpoint/module_state.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "diffusion/sampler.h"
 
-#include <ATen/autocast_mode.h>
-
 #include "config/shared/train_rules.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/loss.h"

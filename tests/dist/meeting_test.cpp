@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <future>
 #include <set>
 #include <thread>

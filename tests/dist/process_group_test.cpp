@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <cmath>
 
 #include "dist/nccl_module.h"

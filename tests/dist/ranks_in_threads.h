@@ -4,9 +4,7 @@
 
 #include <cstdlib>
 #include <exception>
-#include <functional>
 #include <thread>
-#include <vector>
 
 #include "dist/process_group.h"
 #include "dist/process_group_backend.h"

@@ -4,12 +4,8 @@
 
 #include <condition_variable>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "dist/process_group_backend.h"
 

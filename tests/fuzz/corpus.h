@@ -3,7 +3,6 @@
 // them and of whole files.
 #pragma once
 
-#include <filesystem>
 #include <fstream>
 
 #include "support/survive.h"

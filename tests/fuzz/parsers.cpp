@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "fuzz/parsers.h"
 
-#include <algorithm>
-#include <cstdlib>
-
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/python_format.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <string>
 
 #include "io/pictures/image_caption.h"
 

@@ -5,8 +5,6 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <vector>
 
 #include "io/files/atomic_file.h"
 #include "io/text/clean_caption.h"

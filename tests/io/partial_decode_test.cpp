@@ -6,13 +6,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
 #include <random>
-#include <string>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "io/pictures/image.h"
 #include "io/pictures/image_codecs.h"

@@ -4,10 +4,7 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <catch2/catch.hpp>
-#include <functional>
-#include <optional>
 #include <random>
-#include <string_view>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

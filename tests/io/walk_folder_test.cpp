@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <optional>
-#include <vector>
 
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"

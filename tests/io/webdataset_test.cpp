@@ -4,7 +4,6 @@
 #include <zlib.h>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <torch/cuda.h>
 #include <catch2/catch.hpp>
-#include <memory>
 
 #include "kernels/device_graph.h"
 #include "support/message_of.h"

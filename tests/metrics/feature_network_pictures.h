@@ -4,8 +4,6 @@
 
 #include "support/fixture.h"
 
-#include <cstdint>
-
 namespace dalle2::test {
 
 /// [n, 3, h, w] of bytes: those of a number in "feature_networks/expected". As `picture` in the maker.

@@ -3,7 +3,6 @@
 
 #include <torch/script.h>
 
-#include <functional>
 #include <iterator>
 
 #include "kernels/cpu_algorithms.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Figures of features against torchmetrics and torch-fidelity.
-#include <map>
 
 #include "metrics/feature_metrics.h"
 #include "metrics/image_metrics.h"

@@ -2,11 +2,6 @@
 // Unets of the golden values, and configs from the JSON of a fixture.
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "config/decoder/decoder_config.h"
 #include "model/unet/unet.h"
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <catch2/catch.hpp>
-#include <optional>
 
 #include "base/error.h"
 #include "net/digest.h"

@@ -3,10 +3,6 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "checkpoint/state_dict.h"
 #include "optim/average_rule.h"

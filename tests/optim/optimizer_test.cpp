@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "optim/optimizer.h"
 
-#include <limits>
-
 #include "flat_module.h"
 #include "optim/grad_norm.h"
 #include "optim/lr_schedule.h"

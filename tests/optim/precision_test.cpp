@@ -2,9 +2,6 @@
 #include "optim/precision.h"
 
 #include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
-
-#include <optional>
 
 #include "flat_module.h"
 #include "kernels/cpu_algorithms.h"

@@ -2,13 +2,10 @@
 #include "run/device/compute_threads.h"
 
 #include <ATen/Parallel.h>
-#include <c10/core/Device.h>
 #include <torch/cuda.h>
 
 #include <dlfcn.h>
 #include <catch2/catch.hpp>
-#include <map>
-#include <utility>
 
 #include "config/kinds.h"
 #include "run/device/device.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "run/init/first_config.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <catch2/catch.hpp>
 

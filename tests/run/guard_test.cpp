@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Updates that are skipped in a toy run: reported, given up on, rolled back.
-#include <cmath>
 
 #include "base/error.h"
 #include "run/toy_support.h"

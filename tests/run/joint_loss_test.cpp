@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 // A loss that is no mean over the samples, through what the trainers share.
-#include <array>
-#include <mutex>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/inspect.h"

@@ -3,12 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <atomic>
-#include <chrono>
-#include <future>
-#include <set>
-#include <thread>
-
 #include "checkpoint/archive/mapped_file.h"
 #include "model/unet/unet.h"
 #include "run/decoder/decoder_data.h"

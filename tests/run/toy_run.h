@@ -3,10 +3,6 @@
 // how a kind is added (docs/contributing.md).
 #pragma once
 
-#include <functional>
-#include <nlohmann/json.hpp>
-#include <optional>
-
 #include "config/shared/train_options.h"
 #include "model/layers.h"
 #include "model/random.h"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <csignal>
-#include <vector>
 
 #include "base/stop_signal.h"
 #include "checkpoint/pickle/pth.h"

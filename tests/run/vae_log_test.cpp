@@ -3,10 +3,6 @@
 
 #include <torch/script.h>
 
-#include <array>
-#include <cmath>
-#include <limits>
-
 #include "dist/ranks_in_threads.h"
 #include "run/decoder/decoder_data.h"
 #include "run/loop/run_position.h"

@@ -11,14 +11,12 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <fmt/format.h>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <vector>
 
 namespace dalle2::test {
 

@@ -9,14 +9,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <random>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <zlib.h>

@@ -8,11 +8,8 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <filesystem>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace dalle2::test {
 

@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
-#include <functional>
-#include <map>
 #include <set>
 #include <utility>
 

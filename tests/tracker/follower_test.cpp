@@ -2,8 +2,6 @@
 #include "tracker/log/follower.h"
 
 #include <catch2/catch.hpp>
-#include <deque>
-#include <thread>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

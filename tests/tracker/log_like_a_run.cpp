@@ -4,8 +4,6 @@
 //   log_like_a_run CONFIG.json DATA_PATH RECORDS [SECONDS between two]
 //
 // CONFIG.json is a `tracker.log`. Every tenth record comes with two pictures; some have a NaN.
-#include <chrono>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/report/report.h"
 
-#include <fmt/format.h>
-
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>

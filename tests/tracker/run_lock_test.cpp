@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
-#include <chrono>
 
 #include "base/error.h"
 #include "base/this_process.h"

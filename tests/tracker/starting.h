@@ -2,11 +2,6 @@
 // A tracker as a run starts it, and the files around it.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <regex>
 
 #include "io/files/atomic_file.h"

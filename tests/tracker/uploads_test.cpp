@@ -3,9 +3,6 @@
 #include "tracker/places/uploads.h"
 
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <condition_variable>
-#include <thread>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a process of its own cannot show; all else of the logger is in tests/e2e/wandb_test.py.
 #include <catch2/catch.hpp>
-#include <chrono>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

@@ -2,8 +2,6 @@
 #include "trainer/clip_trainer.h"
 
 #include <torch/torch.h>
-#include <limits>
-#include <mutex>
 
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/module_state.h"

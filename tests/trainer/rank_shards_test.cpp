@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "trainer/rank_shards.h"
 
-#include <limits>
-#include <mutex>
-
 #include "checkpoint/archive/mapped_file.h"
 #include "dist/ranks_in_threads.h"
 #include "support/compute_threads.h"

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/pickle/pth.h"
 #include "trainer/state/train_state.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <functional>
-#include <limits>
 
 #include "trainer/tensor_group.h"
 #include "trainer/trained_part.h"

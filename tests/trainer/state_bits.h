@@ -2,9 +2,7 @@
 // States that are compared bit for bit.
 #pragma once
 
-#include <fmt/format.h>
 #include <catch2/catch.hpp>
-#include <string>
 
 #include "checkpoint/state_dict.h"
 #include "trainer/trainer.h"

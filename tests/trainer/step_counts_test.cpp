@@ -2,8 +2,6 @@
 // What a step of each kind asks of LibTorch on the CPU, compared with step_counts.json without a clock. What a
 // convolution is made of does not count.
 // DALLE2_UPDATE_GENERATED=1 writes the table anew.
-#include <chrono>
-#include <stdexcept>
 #include <thread>
 
 #include "kernels/cpu_algorithms.h"

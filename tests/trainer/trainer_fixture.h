@@ -3,7 +3,6 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <memory>
 
 #include "config/decoder/decoder_run_config.h"
 #include "model/random.h"

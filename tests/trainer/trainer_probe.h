@@ -3,9 +3,6 @@
 #pragma once
 
 #include <torch/ordered_dict.h>
-#include <cstdint>
-#include <optional>
-#include <string>
 
 #include "trainer/trainer.h"
 
