@@ -6,13 +6,25 @@
 
 #include "config/clip/clip_run_config.h"
 #include "config/minimal_prior.h"
-#include "config/minimal_vae.h"
 #include "config/resume_changes.h"
+#include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
 namespace {
 
 using Lines = std::vector<std::string>;
+
+const std::string kMinimalVae = R"({
+  "vae": {"dim": 16},
+  "data": {"folder": "pictures", "image_size": 64, "batch_size": 4},
+  "train": {"num_train_steps": 10, "vgg_path": "vgg.pt"},
+  "tracker": {"log": {}, "save": {"save_to": "local", "save_latest_to": "latest.pth"}}
+})";
+
+/// Reads the smallest config of a VAE with some values assigned (`/pointer=value`).
+LoadedVaeConfig read_vae(const std::vector<std::string>& assignments) {
+  return parse_vae_config(kMinimalVae, "vae.json", {.overrides = assignments});
+}
 
 const Rejects prior_rejects("prior.json", [](const auto& assignments) { read_prior(assignments); });
 const Rejects vae_rejects("vae.json", [](const auto& assignments) { read_vae(assignments); });

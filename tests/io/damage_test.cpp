@@ -9,7 +9,6 @@
 #include "support/survive.h"
 
 using namespace dalle2;
-namespace fs = std::filesystem;
 
 namespace {
 

@@ -3,7 +3,6 @@
 
 #include "checkpoint/post_hoc.h"
 #include "flat_module.h"
-#include "support/ema_config.h"
 #include "support/fixture.h"
 
 namespace dalle2 {
@@ -36,6 +35,18 @@ AveragesConfig averages_config(const nlohmann::json& json) {
   config.ema_min_value = json.value("min_value", config.ema_min_value);
   if (json.contains("update_model_with_ema_every"))
     config.update_model_with_ema_every = json.at("update_model_with_ema_every").get<int64_t>();
+  return config;
+}
+
+/// The options of a fixture that EMAModel made; what it does not give has its default.
+EmaConfig ema_config(const nlohmann::json& json) {
+  EmaConfig config;
+  config.decay = json.value("decay", config.decay);
+  config.min_decay = json.value("min_decay", config.min_decay);
+  config.update_after_step = json.value("update_after_step", config.update_after_step);
+  config.use_ema_warmup = json.value("use_ema_warmup", config.use_ema_warmup);
+  config.inv_gamma = json.value("inv_gamma", config.inv_gamma);
+  config.power = json.value("power", config.power);
   return config;
 }
 
@@ -181,7 +192,7 @@ TEST_CASE("the average follows EMAModel of diffusers, and so it does in one call
   const bool foreach = GENERATE(false, true);
   for (const std::string name : kCases) {
     const test::Fixture fixture = test::load_fixture("ema_model/" + name);
-    EmaConfig config = test::ema_config(fixture.json.at("options"));
+    EmaConfig config = ema_config(fixture.json.at("options"));
     config.foreach = foreach;
     DiffusersRule rule(config);
     const at::Tensor average = all_of(fixture, "initial.");
@@ -204,7 +215,7 @@ TEST_CASE("the average follows EMAModel of diffusers, and so it does in one call
 TEST_CASE("the decay of any step is that of diffusers, plain and with warm-up") {
   for (const std::string name : kCases) {
     const test::Fixture fixture = test::load_fixture("ema_model/" + name);
-    const DiffusersRule rule(test::ema_config(fixture.json.at("options")));
+    const DiffusersRule rule(ema_config(fixture.json.at("options")));
     for (size_t i = 0; i < fixture.json.at("far").size(); ++i) {
       INFO(name << " step " << fixture.json.at("far")[i]);
       CHECK(rule.decay_of(fixture.json.at("far")[i].get<int64_t>()) ==

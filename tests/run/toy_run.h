@@ -8,10 +8,18 @@
 #include "model/random.h"
 #include "run/device_of_tests.h"
 #include "run/loop/training_run.h"
-#include "run/one_part_model.h"
 #include "trainer/trainer.h"
 
 namespace dalle2::test {
+
+/// A model of one network.
+template <class Network>
+struct OnePartModel : torch::nn::Module {
+  OnePartModel(std::string part, std::shared_ptr<Network> made)
+      : network(register_module(std::move(part), std::move(made))) {}
+
+  std::shared_ptr<Network> network;
+};
 
 struct ToyTrainConfig : OptimizerConfig<Single>, SharedTrainConfig {
   ToyTrainConfig() {

@@ -9,7 +9,6 @@
 #include "io/files/atomic_file.h"
 #include "optim/flat_module.h"
 #include "support/captured_log.h"
-#include "support/ema_config.h"
 #include "support/temp_dir.h"
 #include "trainer/averages/weight_average.h"
 #include "trainer_fixture.h"
