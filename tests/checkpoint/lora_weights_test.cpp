@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "checkpoint/convert.h"
-#include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint_test_tools.h"
 #include "support/fixture.h"

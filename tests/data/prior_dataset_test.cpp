@@ -6,7 +6,6 @@
 #include <numeric>
 #include <tuple>
 
-#include "data/embeddings/embedding_table.h"
 #include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"

@@ -7,7 +7,6 @@
 #include <set>
 #include <thread>
 
-#include "dist/world.h"
 #include "store_double.h"
 #include "support/message_of.h"
 

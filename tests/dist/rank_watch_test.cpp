@@ -5,7 +5,6 @@
 #include <future>
 
 #include "base/this_process.h"
-#include "dist/rank_board.h"
 #include "store_double.h"
 #include "work_double.h"
 

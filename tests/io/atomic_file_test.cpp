@@ -10,7 +10,6 @@
 #include <random>
 
 #include "base/this_process.h"
-#include "io/files/disk_io.h"
 #include "support/message_of.h"
 #include "support/temp_dir.h"
 

@@ -7,7 +7,6 @@
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/files/listing.h"
-#include "io/streams/stream.h"
 #include "net/s3/s3.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <catch2/catch.hpp>
 
-#include "run/commands.h"
 #include "support/message_of.h"
 
 using namespace dalle2;

@@ -11,7 +11,6 @@
 #include "net/digest.h"
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"
-#include "tracker/log/log_file.h"
 
 namespace dalle2 {
 namespace {
