@@ -6,7 +6,6 @@
 #include "support/captured_log.h"
 #include "support/fake_device.h"
 #include "trainer/prior_trainer_fixture.h"
-#include "trainer/trainer_fixture.h"
 
 namespace dalle2::test {
 namespace {

@@ -10,7 +10,6 @@
 #include "support/tiny_clip.h"
 #include "trainer/clip_trainer.h"
 #include "trainer/prior_trainer_fixture.h"
-#include "trainer/trainer_fixture.h"
 #include "trainer/vae_trainer.h"
 
 namespace dalle2::test {

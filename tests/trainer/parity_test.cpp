@@ -5,7 +5,6 @@
 #include "checkpoint/pickle/pth.h"
 #include "prior_trainer_fixture.h"
 #include "trainer/state/train_state.h"
-#include "trainer_fixture.h"
 
 namespace dalle2::test {
 namespace {

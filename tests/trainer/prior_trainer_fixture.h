@@ -3,10 +3,8 @@
 #pragma once
 
 #include "diffusion/prior_fixture.h"
-#include "model/random.h"
 #include "trainer/prior_trainer.h"
-#include "trainer/state_bits.h"
-#include "trainer/trainer_probe.h"
+#include "trainer/trainer_fixture.h"
 
 namespace dalle2::test {
 
@@ -18,21 +16,13 @@ inline PriorTrainConfig prior_train_config(const nlohmann::json& section) {
   return config;
 }
 
-class PriorTrainerFixture {
+class PriorTrainerFixture : public RecordedRun {
  public:
   /// @param name "adamw" (every option) or "adam" (the defaults, without decay)
   explicit PriorTrainerFixture(const std::string& name)
-      : data_(load_fixture("prior_trainer/" + name)),
-        train_(prior_train_config(data_.json.at("train"))) {}
+      : RecordedRun("prior_trainer/" + name), train_(prior_train_config(data_.json.at("train"))) {}
 
-  const Fixture& data() const { return data_; }
   const PriorTrainConfig& train_config() const { return train_; }
-  std::string checkpoint_path() const {
-    return data_.path.substr(0, data_.path.rfind('.')) + ".pth";
-  }
-  const nlohmann::json& event(size_t i) const { return data_.json.at("events").at(i); }
-  size_t num_events() const { return data_.json.at("events").size(); }
-  size_t save_behind() const { return data_.json.at("save_behind").get<size_t>(); }
 
   /// A trainer whose prior has the weights of the recorded run's start.
   std::unique_ptr<PriorTrainer> trainer() const { return trainer(train_); }
@@ -62,10 +52,7 @@ class PriorTrainerFixture {
 
   /// Does what the reference did at event `i`. @return the loss
   double play(PriorTrainer& trainer, size_t i) const {
-    std::optional<int64_t> max_batch_size;
-    if (!event(i).at("max_batch_size").is_null())
-      max_batch_size = event(i).at("max_batch_size").get<int64_t>();
-    TrainerProbe::set_max_batch_size(trainer, max_batch_size);
+    TrainerProbe::set_max_batch_size(trainer, max_batch_size(i));
     const double loss = trainer.step(inputs(i), draws(i)).item<double>();
     TrainerProbe::set_max_batch_size(trainer, std::nullopt);
     if (event(i).at("update").get<bool>()) trainer.update();
@@ -73,11 +60,6 @@ class PriorTrainerFixture {
   }
 
  private:
-  at::Tensor tensor(size_t i, const std::string& name) const {
-    return data_.tensor(std::to_string(i) + "." + name);
-  }
-
-  Fixture data_;
   PriorTrainConfig train_;
 };
 

@@ -10,7 +10,6 @@
 #include "trainer/lanes.h"
 #include "trainer/prior_trainer_fixture.h"
 #include "trainer/trained_part.h"
-#include "trainer/trainer_fixture.h"
 
 namespace dalle2 {
 namespace {

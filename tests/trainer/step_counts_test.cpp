@@ -13,7 +13,6 @@
 #include "trainer/clip_trainer.h"
 #include "trainer/prior_trainer_fixture.h"
 #include "trainer/step_times.h"
-#include "trainer/trainer_fixture.h"
 #include "trainer/vae_trainer.h"
 
 namespace dalle2::test {

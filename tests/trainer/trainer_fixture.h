@@ -13,21 +13,39 @@
 
 namespace dalle2::test {
 
-class TrainerFixture {
+/// What the recorded runs of decoders and of priors have in common.
+class RecordedRun {
  public:
-  /// @param name "cascade" (two unets) or "masked" (the first is not trained)
-  explicit TrainerFixture(const std::string& name)
-      : data_(load_fixture("trainer/" + name)),
-        config_(parse_decoder_config(data_.json.at("config").dump(), name + ".json", {})) {}
+  explicit RecordedRun(const std::string& fixture) : data_(load_fixture(fixture)) {}
 
   const Fixture& data() const { return data_; }
-  DecoderTrainConfig train_config() const { return config_.config.train; }
   std::string checkpoint_path() const {
     return data_.path.substr(0, data_.path.rfind('.')) + ".pth";
   }
   const nlohmann::json& event(size_t i) const { return data_.json.at("events").at(i); }
   size_t num_events() const { return data_.json.at("events").size(); }
   size_t save_behind() const { return data_.json.at("save_behind").get<size_t>(); }
+
+ protected:
+  at::Tensor tensor(size_t i, const std::string& name) const {
+    return data_.tensor(std::to_string(i) + "." + name);
+  }
+  std::optional<int64_t> max_batch_size(size_t i) const {
+    const nlohmann::json& size = event(i).at("max_batch_size");
+    return size.is_null() ? std::nullopt : std::optional<int64_t>(size.get<int64_t>());
+  }
+
+  Fixture data_;
+};
+
+class TrainerFixture : public RecordedRun {
+ public:
+  /// @param name "cascade" (two unets) or "masked" (the first is not trained)
+  explicit TrainerFixture(const std::string& name)
+      : RecordedRun("trainer/" + name),
+        config_(parse_decoder_config(data_.json.at("config").dump(), name + ".json", {})) {}
+
+  DecoderTrainConfig train_config() const { return config_.config.train; }
 
   /// A trainer whose unets have the weights of the recorded run's start.
   std::unique_ptr<DecoderTrainer> trainer() const { return trainer(train_config()); }
@@ -58,10 +76,7 @@ class TrainerFixture {
   /// Does what the reference did at event `i`. @return the loss
   double play(DecoderTrainer& trainer, size_t i) const {
     const int64_t unet = event(i).at("unet").get<int64_t>();
-    std::optional<int64_t> max_batch_size;
-    if (!event(i).at("max_batch_size").is_null())
-      max_batch_size = event(i).at("max_batch_size").get<int64_t>();
-    TrainerProbe::set_max_batch_size(trainer, max_batch_size);
+    TrainerProbe::set_max_batch_size(trainer, max_batch_size(i));
     const double loss = trainer.step(inputs(i), unet, draws(i)).item<double>();
     TrainerProbe::set_max_batch_size(trainer, std::nullopt);
     if (event(i).at("update").get<bool>()) trainer.update(unet);
@@ -69,11 +84,6 @@ class TrainerFixture {
   }
 
  private:
-  at::Tensor tensor(size_t i, const std::string& name) const {
-    return data_.tensor(std::to_string(i) + "." + name);
-  }
-
-  Fixture data_;
   LoadedDecoderConfig config_;
 };
 
