@@ -3,8 +3,7 @@
 
 #include <torch/script.h>
 
-#include <iterator>
-
+#include "io/files/atomic_file.h"
 #include "kernels/cpu_algorithms.h"
 #include "metrics/feature_network_pictures.h"
 #include "metrics/script/script_archive.h"
