@@ -3,6 +3,7 @@
 
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
 #include "checkpoint/post_hoc.h"
