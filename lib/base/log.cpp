@@ -6,15 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/error.h"
 #include "base/public_url.h"

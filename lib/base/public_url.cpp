@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <string_view>
 
 #include "base/text.h"
 #include "base/untrusted_json.h"

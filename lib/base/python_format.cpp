@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <regex>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/public_url.h"

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cstddef>
-
 namespace dalle2 {
 namespace {
 

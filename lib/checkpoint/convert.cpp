@@ -7,7 +7,6 @@
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/clip/clip_file.h"
-#include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/pickle.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"

@@ -19,7 +19,6 @@
 #include "checkpoint/file_version.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
-#include "checkpoint/state_dict.h"
 #include "io/files/walk_folder.h"
 
 namespace dalle2 {

@@ -6,7 +6,6 @@
 #include <numbers>
 
 #include "base/error.h"
-#include "diffusion/noise_schedule.h"
 #include "model/pass_scopes.h"
 
 namespace dalle2 {

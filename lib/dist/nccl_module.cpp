@@ -7,8 +7,6 @@
 #include <torch/csrc/cuda/nccl.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include <string>
-
 namespace dalle2 {
 
 extern "C" MakeNcclGroup dalle2_make_nccl_group;

@@ -4,24 +4,19 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <future>
-#include <string>
 #include <thread>
-#include <utility>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/this_process.h"
 #include "dist/meeting.h"
 #include "dist/process_group_backend.h"
 #include "dist/rank_watch.h"
-#include "dist/world.h"
 
 namespace dalle2 {
 namespace {

@@ -14,7 +14,6 @@
 #include <sstream>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/this_process.h"

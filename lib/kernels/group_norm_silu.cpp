@@ -12,7 +12,6 @@
 #include <cmath>
 #include <optional>
 #include <tuple>
-#include <type_traits>
 #include <vector>
 
 #include "kernels/cpu_algorithms.h"

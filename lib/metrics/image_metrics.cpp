@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "base/untrusted_text.h"
 #include "metrics/feature_metrics.h"
-#include "metrics/networks.h"
 
 namespace dalle2 {
 

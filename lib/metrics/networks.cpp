@@ -10,10 +10,8 @@
 #include <limits>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
-#include "base/stop_signal.h"
 #include "metrics/script/script_archive.h"
 
 namespace dalle2 {

@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "model/layers.h"
-#include "model/random.h"
 
 namespace dalle2 {
 namespace {

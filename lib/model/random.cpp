@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
-#include <initializer_list>
 
 #include "base/fnv1a.h"
 #include "kernels/dropout_mask.h"

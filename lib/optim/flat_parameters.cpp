@@ -8,12 +8,8 @@
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <optional>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "kernels/convolution.h"

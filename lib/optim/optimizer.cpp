@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "kernels/cpu_algorithms.h"
 #include "kernels/flat_update.h"
-#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 namespace {

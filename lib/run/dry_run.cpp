@@ -8,7 +8,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/log.h"
 #include "base/text.h"

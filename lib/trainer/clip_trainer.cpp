@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "checkpoint/clip/clip_file.h"
-#include "model/clip/clip.h"
 #include "model/pass_scopes.h"
 
 namespace dalle2 {

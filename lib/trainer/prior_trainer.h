@@ -5,7 +5,6 @@
 
 #include <ATen/core/Generator.h>
 
-#include <memory>
 #include <optional>
 
 #include "config/prior/prior_run_config.h"

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "checkpoint/archive/mapped_file.h"
-#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 

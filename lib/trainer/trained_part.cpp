@@ -11,11 +11,9 @@
 #include <torch/types.h>
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "optim/flat_parameters.h"
 #include "optim/grad_norm.h"
 
 namespace dalle2 {

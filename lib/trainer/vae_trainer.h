@@ -6,8 +6,6 @@
 #include <ATen/core/Generator.h>
 
 #include <functional>
-#include <memory>
-#include <optional>
 #include <vector>
 
 #include "config/vae/vae_run_config.h"

@@ -6,7 +6,6 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/archive/mapped_file.h"
-#include "checkpoint/state_dict.h"
 #include "io/files/atomic_file.h"
 
 #include <torch/types.h>

@@ -6,7 +6,6 @@
 #include "io/files/atomic_file.h"
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -4,13 +4,9 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string_view>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -4,12 +4,8 @@
 #include <torch/types.h>
 
 #include <cmath>
-#include <optional>
 #include <utility>
-#include <vector>
 
-#include "base/error.h"
-#include "base/text.h"
 #include "config/reading/writer.h"
 
 namespace dalle2 {

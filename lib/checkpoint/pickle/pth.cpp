@@ -15,7 +15,6 @@
 
 #include <cstring>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 

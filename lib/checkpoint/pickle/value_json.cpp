@@ -5,9 +5,7 @@
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "checkpoint/state_dict.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <unordered_map>

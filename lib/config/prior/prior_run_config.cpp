@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "config/prior/prior_config.h"
 #include "config/reading/parse_config.h"
 #include "config/shared/train_rules.h"
 

@@ -16,7 +16,6 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "config/reading/reader.h"
 
-#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cmath>
 
 #include "base/public_url.h"
-#include "base/text.h"
 
 namespace dalle2 {
 namespace {

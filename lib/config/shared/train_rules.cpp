@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "config/shared/train_rules.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>

@@ -12,7 +12,6 @@
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "data/embeddings/embedding_table.h"
 #include "data/shards/captions.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"

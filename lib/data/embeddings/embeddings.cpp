@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <string>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +18,6 @@
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/listing.h"
-#include "io/streams/url_source.h"
 
 namespace dalle2 {
 namespace {

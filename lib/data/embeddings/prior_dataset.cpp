@@ -15,8 +15,6 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "data/embeddings/embedding_table.h"
-#include "data/pictures/preprocess.h"
 #include "data/shards/captions.h"
 
 namespace dalle2 {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "data/loader/drop_log.h"
 
-#include <string>
 #include <utility>
 
 #include "base/log.h"

@@ -8,20 +8,14 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <cstdint>
 #include <cstdlib>
 #include <deque>
-#include <exception>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <numeric>
-#include <optional>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"

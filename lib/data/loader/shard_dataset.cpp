@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
-#include <string>
 #include <system_error>
 #include <utility>
 
@@ -14,7 +13,6 @@
 #include "base/text.h"
 #include "data/shards/captions.h"
 #include "data/shards/picture_shards.h"
-#include "io/files/folder_names.h"
 
 namespace dalle2 {
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -14,7 +13,6 @@
 #include "base/stop_signal.h"
 #include "base/untrusted_text.h"
 #include "data/in_parallel.h"
-#include "data/pictures/preprocess.h"
 
 namespace dalle2 {
 namespace {

@@ -9,15 +9,12 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <string>
-#include <utility>
 
 #include "base/error.h"
 #include "base/fnv1a.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
-#include "io/pictures/image.h"
 
 namespace dalle2 {
 namespace {

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"

@@ -5,16 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
-#include <functional>
-#include <map>
 #include <mutex>
 #include <numeric>
-#include <string>
-#include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"

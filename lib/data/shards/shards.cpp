@@ -11,8 +11,6 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <optional>
-#include <string>
 #include <system_error>
 #include <unordered_set>
 #include <utility>
@@ -25,7 +23,6 @@
 #include "data/shards/picture_shards.h"
 #include "data/shards/url_patterns.h"
 #include "io/files/folder_names.h"
-#include "io/streams/url_source.h"
 
 namespace dalle2 {
 namespace {

@@ -7,12 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/this_process.h"
-#include "io/files/disk_io.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,7 +15,6 @@
 #include <filesystem>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace dalle2 {
 namespace {

@@ -6,11 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <new>
-#include <string>
 #include <utility>
 
 #include "base/error.h"

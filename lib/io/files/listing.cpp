@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include <string>
 #include <system_error>
 
 #include "base/error.h"
@@ -14,7 +13,6 @@
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"

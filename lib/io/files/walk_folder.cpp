@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -5,7 +5,6 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "io/files/atomic_file.h"
-#include "io/streams/stream.h"
 
 #include <archive.h>
 #include <archive_entry.h>

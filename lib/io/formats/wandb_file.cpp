@@ -3,10 +3,8 @@
 
 #include <zlib.h>
 
-#include <algorithm>
 #include <cmath>
 #include <protozero/pbf_builder.hpp>
-#include <utility>
 
 #include "base/little_endian.h"
 #include "base/this_process.h"

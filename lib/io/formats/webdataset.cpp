@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <vector>
 
 namespace dalle2 {
 namespace {

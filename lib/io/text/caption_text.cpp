@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "io/text/caption_text.h"
 
-#include <fmt/format.h>
 #include <unicode/uchar.h>
 #include <unicode/ucnv.h>
 #include <unicode/unistr.h>

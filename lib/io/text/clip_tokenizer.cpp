@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "io/text/clean_caption.h"
 #include "io/text/unicode.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "io/text/clip_vocabulary.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <queue>
@@ -17,7 +16,6 @@
 #include "base/untrusted_text.h"
 #include "io/streams/stream.h"
 #include "io/text/clean_caption.h"
-#include "io/text/clip_tokenizer.h"
 #include "net/digest.h"
 
 namespace dalle2 {

@@ -14,12 +14,10 @@
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
-#include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/this_process.h"
-#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/pickle/pth.h"

@@ -4,9 +4,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <cmath>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"

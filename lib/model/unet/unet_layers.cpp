@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "config/decoder/decoder_config.h"
 #include "kernels/group_norm_silu.h"
 #include "model/frozen_weight.h"
 

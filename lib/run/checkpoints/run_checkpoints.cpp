@@ -13,16 +13,13 @@
 #include <exception>
 #include <utility>
 
-#include "base/error.h"
 #include "base/log.h"
-#include "base/public_url.h"
 #include "base/text.h"
 #include "base/this_process.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/value_json.h"
 #include "io/files/atomic_file.h"
-#include "io/files/folder_names.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/device/compute_threads.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Commands that read files of runs, and write others: `inspect`, `fsck`, `schema`, `ema`, `report`, `sync`; and
 // `evaluate`.
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>

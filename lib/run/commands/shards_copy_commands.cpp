@@ -24,7 +24,6 @@
 #include "data/shards/captions.h"
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
-#include "data/shards/url_patterns.h"
 #include "dist/process_group.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"

@@ -17,7 +17,6 @@
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/streams/url_source.h"
-#include "metrics/image_metrics.h"
 #include "model/random.h"
 #include "model/resize.h"
 #include "optim/tf32.h"

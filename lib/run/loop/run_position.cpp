@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "run/loop/run_position.h"
 
-#include <torch/types.h>
 
 #include <algorithm>
-
+#include <torch/types.h>
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/archive/safetensors.h"

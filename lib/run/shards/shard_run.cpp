@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "base/timer.h"
 #include "config/reading/reflect.h"
 

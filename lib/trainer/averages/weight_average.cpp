@@ -4,10 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
-#include <utility>
-
 #include "base/error.h"
-#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 
