@@ -70,8 +70,6 @@ class ProcessGroup {
   /// Meets the other ranks. @throws NetworkError if they do not come
   ProcessGroup(const World& world, const GroupOptions& options);
   ~ProcessGroup();
-  ProcessGroup(const ProcessGroup&) = delete;
-  ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   const World& world() const { return world_; }
   int rank() const { return world_.rank; }

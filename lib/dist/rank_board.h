@@ -69,8 +69,6 @@ class RankBoard {
   RankBoard(int rank, int size, std::unique_ptr<RankStore> store);
   /// Leaves the thread to itself if the store still holds it after some seconds.
   ~RankBoard();
-  RankBoard(const RankBoard&) = delete;
-  RankBoard& operator=(const RankBoard&) = delete;
 
   /// Writes the own place and then reads all. Returns at once; of several, the last counts.
   void post(const RankPlace& own);

@@ -46,8 +46,6 @@ class PassGraphs {
              std::vector<at::Tensor> buffers,
              const at::Device& device);
   ~PassGraphs();
-  PassGraphs(const PassGraphs&) = delete;
-  PassGraphs& operator=(const PassGraphs&) = delete;
 
   /// Discards all graphs. The owner calls this when something that a pass uses may have moved in memory.
   void forget();

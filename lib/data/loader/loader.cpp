@@ -90,9 +90,6 @@ class LaneLoader {
 
   ~LaneLoader() { stop(); }
 
-  LaneLoader(const LaneLoader&) = delete;
-  LaneLoader& operator=(const LaneLoader&) = delete;
-
   /// Begins an epoch: its number addresses the shuffling and the augmentation. @param position
   /// where another run stopped in it: what lies before is not decoded
   void start_epoch(int64_t epoch, const LanePosition& position) {

@@ -41,8 +41,6 @@ class ShardLoader {
   /// @throws ConfigError, DataError
   ShardLoader(const ShardDataConfig& config, LoaderOptions options);
   ~ShardLoader();
-  ShardLoader(const ShardLoader&) = delete;
-  ShardLoader& operator=(const ShardLoader&) = delete;
 
   /// Begins an epoch. Its number addresses the shuffling and the augmentation. @param position
   /// where another run, with any number of ranks, stopped in it. What comes before it is neither

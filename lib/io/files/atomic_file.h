@@ -20,8 +20,6 @@ class AtomicFile {
   /// permission, a folder in the way, read-only)
   explicit AtomicFile(std::string path);
   ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
   /// Appends through a buffer. @throws as the constructor
   void write(const void* data, size_t size);

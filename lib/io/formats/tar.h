@@ -57,8 +57,6 @@ class TarReader : public MemberSource {
             TarLimits limits = {},
             uint64_t first_byte = 0);
   ~TarReader() override;
-  TarReader(const TarReader&) = delete;
-  TarReader& operator=(const TarReader&) = delete;
   /// Reads the next regular file. @return false at the end. @throws DataError (truncated, damaged,
   /// too large) naming the file, the last whole member and the offset; the reader is done then
   bool next(TarMember& member) override;
@@ -102,8 +100,6 @@ class TarWriter {
  public:
   explicit TarWriter(const std::string& path, bool gzip = false);
   ~TarWriter();
-  TarWriter(const TarWriter&) = delete;
-  TarWriter& operator=(const TarWriter&) = delete;
   void add(const std::string& name, const std::string& content);
   void commit();
 

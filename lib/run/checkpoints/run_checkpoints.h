@@ -91,11 +91,8 @@ class PthSaving {
   /// Makes the files, with one writer a value.
   using Job = std::function<void(const std::vector<Write>& writers)>;
 
-  PthSaving() = default;
   /// Waits. An error that nobody has asked for is logged.
   ~PthSaving();
-  PthSaving(const PthSaving&) = delete;
-  PthSaving& operator=(const PthSaving&) = delete;
 
   /// Waits for the previous save, so that none is left out. Then runs `job` right away, or on a
   /// thread of its own, from copies of the values that are made before this returns. Memory of the

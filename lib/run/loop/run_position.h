@@ -55,9 +55,6 @@ struct RunPosition {
   /// Over shards, next_task says what is left, and this that the save of the epoch is of the best.
   int64_t actions_due = 0;
 
-  RunPosition() = default;
-  RunPosition(const RunPosition&) = default;
-  RunPosition& operator=(const RunPosition&) = default;
   virtual ~RunPosition() = default;
 
   /// The one list of the entries at the root, and of what a kind adds to our own entry.

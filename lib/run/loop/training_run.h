@@ -95,8 +95,6 @@ RunPlan run_plan(const Loaded& loaded,
 class TrainingRun {
  public:
   virtual ~TrainingRun() = default;
-  TrainingRun(const TrainingRun&) = delete;
-  TrainingRun& operator=(const TrainingRun&) = delete;
 
   /// Opens the data and says what is about to be trained, so that a fault in them leaves no files
   /// behind. All ranks call it before run(). @throws ConfigError, DataError, NetworkError;
