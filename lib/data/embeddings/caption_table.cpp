@@ -2,9 +2,7 @@
 #include "data/embeddings/caption_table.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -21,8 +19,6 @@
 
 namespace dalle2 {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kLines = ".txt";
 constexpr const char* kJsonLines = ".jsonl";
@@ -44,9 +40,8 @@ constexpr const char* kParquet = ".parquet";
 
 /// All of one sort.
 std::vector<std::string> caption_files(const std::string& path, const std::string& key) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) {
-    if (!fs::exists(path, ignored))
+  if (!is_folder(path)) {
+    if (!path_exists(path))
       throw DataError("{}: '{}': no such file or folder on this machine", key, path);
     return {path};
   }

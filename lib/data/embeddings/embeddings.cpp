@@ -164,9 +164,9 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
       key_(!key.empty()       ? key
            : kind_ == "image" ? "/data/img_embeddings_url"
                               : "/data/text_embeddings_url") {
-  std::error_code unknown;  // the name of a folder may have braces
-  const bool is_folder = is_local_url(folder) && fs::is_directory(local_path(folder), unknown);
-  if (!is_folder && folder.find('{') != std::string::npos) {
+  // The name of a folder may have braces.
+  const bool is_listed = is_local_url(folder) && is_folder(local_path(folder));
+  if (!is_listed && folder.find('{') != std::string::npos) {
     numbered_ = parse_url_template(folder, shard_width, key_);
     if (const auto numbers = existing_numbers(*numbered_)) {
       for (const int64_t number : *numbers) urls_.emplace(number, numbered_->with(number));
@@ -178,12 +178,11 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
   if (numbered_) return;  // which files there are shows when they are read
   if (urls_.empty()) {
     const std::string below = local_path(folder) + (kind_ == "image" ? "/img_emb" : "/text_emb");
-    std::error_code ignored;
     throw DataError(
         "{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy or <shard>.npy.\n  {}",
         key_,
         public_url(folder),
-        is_local_url(folder) && std::filesystem::is_directory(below, ignored)
+        is_local_url(folder) && is_folder(below)
             ? fmt::format("clip-retrieval puts them one folder below: give {}.", below)
             : "Name them like img_emb_00012.npy for shard 12, with one row per sample.");
   }

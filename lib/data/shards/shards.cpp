@@ -11,7 +11,6 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -409,8 +408,7 @@ ShardSplit split_shards(const SplitConfig& splits,
 }
 
 bool is_absent_file(const std::string& url) {
-  std::error_code ignored;
-  return is_local_url(url) && !std::filesystem::exists(local_path(url), ignored);
+  return is_local_url(url) && !path_exists(local_path(url));
 }
 
 std::string shard_names_hash(const ShardUrls& urls) {

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -320,8 +318,7 @@ std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {
         number_of_digits(name.substr(prefix.size(), name.size() - prefix.size() - suffix.size()));
     if (!number) continue;
     const std::string file = local ? local_path(url.with(*number)) : url.with(*number);
-    std::error_code ignored;
-    const bool there = tail == url.after.size() || std::filesystem::exists(file, ignored);
+    const bool there = tail == url.after.size() || path_exists(file);
     if (there && file == folder + name + url.after.substr(tail)) numbers.push_back(*number);
   }
   std::sort(numbers.begin(), numbers.end());

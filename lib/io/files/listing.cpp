@@ -113,11 +113,7 @@ std::vector<ListedFile> links_of_page(const std::string& html, const std::string
 }
 
 std::string lower_extension(const std::filesystem::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char letter) {
-    return static_cast<char>(std::tolower(letter));
-  });
-  return extension;
+  return lower_case(path.extension().string());
 }
 
 bool is_picture_name(const std::filesystem::path& path) {

@@ -34,8 +34,7 @@ std::vector<std::string> set_in(const std::string& folder, const std::vector<std
   });
   for (std::string& array : numbered_arrays(folder)) found.push_back(std::move(array));
   for (const char* manifest : {kEmbeddingsManifest, kLatentsManifest}) {
-    std::error_code ignored;
-    if (fs::exists(fs::path(folder) / manifest, ignored)) found.emplace_back(manifest);
+    if (path_exists(fs::path(folder) / manifest)) found.emplace_back(manifest);
   }
   return found;
 }

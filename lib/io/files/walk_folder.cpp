@@ -49,8 +49,7 @@ WalkEnd walk(const fs::path& folder, Below below, const Take& take) {
 }
 
 bool is_folder_of_run(const fs::path& folder) {
-  std::error_code ignored;
-  return folder.filename() == "wandb" || fs::exists(folder / "run.json", ignored);
+  return folder.filename() == "wandb" || path_exists(folder / kRecordFile);
 }
 
 }  // namespace

@@ -88,7 +88,6 @@ struct Search {
   void place(const std::string& pointer,
              std::string url,
              const char* advice = "Name one that exists, relative to the working directory.") {
-    std::error_code ignored;
     if (url.empty() || url.find('{') != url.npos) return;
     if (url.starts_with("pipe:")) {
       if (is_known_command(url)) return;
@@ -98,7 +97,7 @@ struct Search {
                              public_url(url)));
     }
     if (is_local_url(url)) {
-      if (std::filesystem::exists(local_path(url), ignored)) return;
+      if (path_exists(local_path(url))) return;
       return add(
           pointer,
           fmt::format("there is no file or folder '{}'\n  {}", printable(local_path(url)), advice));

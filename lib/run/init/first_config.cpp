@@ -23,6 +23,7 @@
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
@@ -246,8 +247,7 @@ std::string train_text(const FirstRecipe& recipe) {
 
 /// The kind that a folder's files are for, if none is asked for.
 std::string kind_of_data(const std::string& data) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(data, ignored)) {
+  if (!is_folder(data)) {
     throw ConfigError(
         "DATA {}: expected a folder of shards, embeddings or pictures, relative to {}",
         data,
@@ -406,7 +406,7 @@ std::vector<std::string> describe(const ShardSurvey& survey) {
 bool holds_files(const std::string& folder, const std::vector<std::string>& endings, bool below) {
   bool found = false;
   walk_data(folder, below ? Below::kReadable : Below::kNothing, [&](const auto& entry) {
-    const std::string ending = lower_case(entry.path().extension().string());
+    const std::string ending = lower_extension(entry.path());
     found = found || std::find(endings.begin(), endings.end(), ending) != endings.end();
   });
   return found;
@@ -417,10 +417,7 @@ std::string find_embeddings(const std::string& folder, const std::vector<std::st
   for (const fs::path& place : {here.parent_path(), here.parent_path().parent_path()}) {
     for (const std::string& name : names) {
       const std::string candidate = (place / name).string();
-      std::error_code ignored;
-      if (fs::is_directory(candidate, ignored) && holds_files(candidate, {".npy"}, false)) {
-        return candidate;
-      }
+      if (is_folder(candidate) && holds_files(candidate, {".npy"}, false)) return candidate;
     }
   }
   return "";
