@@ -270,4 +270,20 @@ bool all_finite(at::TensorList tensors) {
   return largest.empty() || at::stack(largest).isfinite().all().item<bool>();
 }
 
+at::Tensor row_norms(const at::Tensor& flat) {
+  return at::linalg_vector_norm(flat.view({-1, kFlatRow}), 2, at::IntArrayRef{1});
+}
+
+at::Tensor norm_of_rows(const at::Tensor& norms) {
+  return at::linalg_vector_norm(norms, 2);
+}
+
+at::Tensor grad_norm(const at::Tensor& flat) {
+  return norm_of_rows(row_norms(flat));
+}
+
+at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {
+  return norm.add(1e-6).div_(max_norm).clamp_min_(1.0);
+}
+
 }  // namespace dalle2

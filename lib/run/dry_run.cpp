@@ -19,7 +19,6 @@
 #include "model/lora.h"
 #include "optim/pass_graphs.h"
 #include "optim/precision.h"
-#include "optim/tf32.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/loop/run_session.h"
 #include "trainer/lanes.h"

@@ -14,7 +14,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "optim/grad_norm.h"
 
 namespace dalle2 {
 namespace {

@@ -20,7 +20,6 @@
 #include "model/lora.h"
 #include "optim/flat_parameters.h"
 #include "optim/half_weights.h"
-#include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/pass_graphs.h"
 #include "optim/precision.h"

@@ -7,7 +7,7 @@
 #include "data/pictures/image_folder.h"
 #include "io/files/atomic_file.h"
 #include "model/random.h"
-#include "optim/tf32.h"
+#include "optim/precision.h"
 #include "run/commands.h"
 #include "run/device/device.h"
 #include "run/loop/run_position.h"

@@ -2,6 +2,7 @@
 #include "optim/optimizer.h"
 
 #include "flat_module.h"
+#include "optim/flat_parameters.h"
 #include "optim/grad_norm.h"
 #include "optim/lr_schedule.h"
 #include "support/fixture.h"

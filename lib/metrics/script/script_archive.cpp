@@ -23,7 +23,7 @@
 #include "checkpoint/pickle/pth.h"
 #include "kernels/cpu_algorithms.h"
 #include "net/digest.h"
-#include "optim/tf32.h"
+#include "optim/precision.h"
 
 namespace dalle2 {
 namespace {

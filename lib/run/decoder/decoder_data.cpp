@@ -19,7 +19,7 @@
 #include "io/streams/url_source.h"
 #include "model/random.h"
 #include "model/resize.h"
-#include "optim/tf32.h"
+#include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/device/device.h"
 #include "run/pictures/pictures.h"
