@@ -14,7 +14,6 @@
 
 #include "config/decoder/decoder_evaluate_config.h"
 #include "dist/process_group.h"
-#include "metrics/feature_rows.h"
 #include "metrics/known_features.h"
 #include "metrics/networks.h"
 

@@ -4,7 +4,6 @@
 #include <atomic>
 
 #include "dist/ranks_in_threads.h"
-#include "metrics/feature_rows.h"
 #include "net/digest.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"
