@@ -17,7 +17,7 @@
 #include "io/formats/npy.h"
 #include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
-#include "io/text/clean_caption.h"
+#include "io/text/caption_text.h"
 #include "io/text/clip_tokenizer.h"
 #include "io/text/unicode.h"
 #include "net/s3/s3.h"

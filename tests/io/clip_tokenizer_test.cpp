@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/files/atomic_file.h"
-#include "io/text/clean_caption.h"
+#include "io/text/caption_text.h"
 #include "io/text/clip_vocabulary.h"
 #include "io/text/unicode.h"
 #include "support/fixture_folder.h"

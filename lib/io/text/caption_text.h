@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The bytes of a caption as text: one rule for shards, folders and tables.
+// The bytes of a caption as text: one rule for shards, folders and tables; and as the tokenizer of CLIP
+// wants it.
 #pragma once
 
 #include <cstdint>
@@ -29,5 +30,13 @@ bool is_blank(std::string_view text);
 /// @param key of the config, or option, that names the encoding
 /// @throws ConfigError if ICU cannot open it, with some that it could
 void check_caption_encoding(const std::string& encoding, const char* key);
+
+/// Bytes of a text that are looked at. A CLIP reads some hundred, and a file may hold anything.
+inline constexpr size_t kMostCaptionBytes = 16384;
+
+/// What OpenAI's tokenizer makes of a text before it looks for words: the repairs of ftfy, HTML
+/// references twice, runs of white space as one space, none at the ends, and lower case.
+/// @param text bytes that are not UTF-8 become U+FFFD; what follows kMostCaptionBytes is left out
+std::u32string clean_caption(std::string_view text);
 
 }  // namespace dalle2

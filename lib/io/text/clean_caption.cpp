@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "io/text/clean_caption.h"
+#include "io/text/caption_text.h"
 
 #include <algorithm>
 #include <array>

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/untrusted_text.h"
-#include "io/text/clean_caption.h"
+#include "io/text/caption_text.h"
 #include "io/text/unicode.h"
 
 namespace dalle2 {

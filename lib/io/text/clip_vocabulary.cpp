@@ -15,7 +15,7 @@
 #include "base/this_process.h"
 #include "base/untrusted_text.h"
 #include "io/streams/stream.h"
-#include "io/text/clean_caption.h"
+#include "io/text/caption_text.h"
 #include "net/digest.h"
 
 namespace dalle2 {
