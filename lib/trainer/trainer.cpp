@@ -4,14 +4,19 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "trainer/adapters.h"
 
 namespace dalle2 {
 namespace {
+
+at::ScalarType scalar_type(FrozenDtype dtype) {
+  constexpr std::array kTypes = {at::kFloat, at::kBFloat16, at::kHalf};
+  return kTypes[static_cast<size_t>(dtype)];
+}
 
 /// With `counts_frozen` all parameters, the frozen rotary frequencies of a prior too.
 std::vector<std::string> optimized_names(const PartPlan& plan, bool adapters) {
@@ -273,6 +278,28 @@ AveragesInPlace::AveragesInPlace(torch::nn::Module& model, const TrainedParts& p
 AveragesInPlace Trainer::averages_in_place(bool wanted) const {
   if (wanted) settle_all();
   return AveragesInPlace(*contents_.plan.model, contents_.parts, wanted);
+}
+
+std::vector<std::shared_ptr<DropoutSeed>> add_adapters(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& networks, const AdaptersConfig& config) {
+  std::vector<std::shared_ptr<DropoutSeed>> dropouts(networks.size());
+  const LoraConfig& lora = config.lora;
+  if (lora.rank == 0) return dropouts;
+  std::vector<const torch::nn::Module*> trained;
+  for (const auto& network : networks) {
+    if (network) trained.push_back(network.get());
+  }
+  check_lora_targets(trained, lora.targets);
+  for (size_t i = 0; i < networks.size(); ++i) {
+    if (!networks[i]) continue;
+    dropouts[i] = attach_lora(
+        *networks[i],
+        lora.targets,
+        {.rank = lora.rank, .alpha = lora.strength(), .dropout = lora.dropout, .init = lora.init});
+    freeze_base(*networks[i], lora.train_bias);
+    hold_frozen_weights_as(*networks[i], scalar_type(config.frozen_dtype));
+  }
+  return dropouts;
 }
 
 }  // namespace dalle2

@@ -246,4 +246,11 @@ class Trainer {
 template <template <class> class Per>
 PartOptions part_options(const OptimizerConfig<Per>& config, size_t index);
 
+/// Gives every network the adapters of /train/lora, freezes all else in it, and holds that as
+/// /train/frozen_dtype says. Null networks are skipped. Does nothing with a rank of 0.
+/// @return for each network, what decides the dropout of its adapters; null where there are none
+/// @throws ConfigError for a target that no network has, or a network without any of them
+std::vector<std::shared_ptr<DropoutSeed>> add_adapters(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& networks, const AdaptersConfig& config);
+
 }  // namespace dalle2

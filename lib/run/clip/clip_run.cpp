@@ -20,7 +20,6 @@
 #include "run/init/first_config.h"
 #include "run/kinds.h"
 #include "run/shards/shard_run.h"
-#include "trainer/adapters.h"
 #include "trainer/clip_trainer.h"
 
 namespace dalle2 {

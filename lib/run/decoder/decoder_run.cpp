@@ -32,7 +32,6 @@
 #include "run/kinds.h"
 #include "run/pictures/pictures.h"
 #include "run/shards/shard_run.h"
-#include "trainer/adapters.h"
 
 namespace dalle2 {
 namespace {

@@ -30,7 +30,6 @@
 #include "run/init/first_config.h"
 #include "run/kinds.h"
 #include "run/loop/row_run.h"
-#include "trainer/adapters.h"
 #include "trainer/prior_trainer.h"
 
 namespace dalle2 {
