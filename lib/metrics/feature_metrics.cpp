@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
 #include "base/this_process.h"
 
 namespace dalle2 {
@@ -85,9 +84,6 @@ void FeatureSums::add(const at::Tensor& features) {
 }
 
 double frechet_distance(const at::Tensor& real, const at::Tensor& generated) {
-  D2_CHECK(real.dim() == 2 && generated.dim() == 2 && real.size(1) == generated.size(1),
-           "features of one width");
-  D2_CHECK(real.size(0) >= 2 && generated.size(0) >= 2, "a covariance needs two samples");
   if (real.size(0) + generated.size(0) > 2 * real.size(1)) {
     FeatureSums of_real(real.size(1)), of_generated(real.size(1));
     of_real.add(real);
@@ -109,7 +105,6 @@ double frechet_distance(const at::Tensor& real, const at::Tensor& generated) {
 }
 
 double frechet_distance(const FeatureSums& real, const FeatureSums& generated) {
-  D2_CHECK(real.count >= 2 && generated.count >= 2, "a covariance needs two samples");
   const auto mean_of = [](const FeatureSums& sums) {
     return sums.sum / static_cast<double>(sums.count);
   };
@@ -135,7 +130,6 @@ double frechet_distance(const FeatureSums& real, const FeatureSums& generated) {
 MeanAndDeviation inception_score(const at::Tensor& logits,
                                  int64_t splits,
                                  std::optional<at::Generator> generator) {
-  D2_CHECK(logits.dim() == 2 && logits.size(0) > 0 && splits > 0, "samples, and parts");
   at::Tensor rows = logits.to(at::kDouble);
   if (generator) {
     rows = rows.index_select(0, at::randperm(rows.size(0), generator, at::kLong));
@@ -160,8 +154,6 @@ KernelDistance kernel_distance(const at::Tensor& real,
                                const at::Tensor& generated,
                                const KernelOptions& options,
                                at::Generator generator) {
-  D2_CHECK(real.size(0) >= options.subset_size && generated.size(0) >= options.subset_size,
-           "subsets are drawn without replacement");
   const at::Tensor of_real = subsets_of(real.size(0), options, generator);
   return kernel_distance(
       real, generated, options, of_real, subsets_of(generated.size(0), options, generator));
@@ -172,7 +164,6 @@ KernelDistance kernel_distance(const at::Tensor& real,
                                const KernelOptions& options,
                                const at::Tensor& of_real,
                                const at::Tensor& of_generated) {
-  D2_CHECK(real.size(1) == generated.size(1), "features of one width");
   const double gamma = options.gamma.value_or(1.0 / static_cast<double>(real.size(1)));
   const at::Tensor x = real.to(at::kDouble), y = generated.to(at::kDouble);
   const auto kernel = [&](const at::Tensor& a, const at::Tensor& b) {
@@ -203,8 +194,6 @@ KernelDistance kernel_distance(const at::Tensor& real,
 PrecisionAndRecall precision_and_recall(const at::Tensor& real,
                                         const at::Tensor& generated,
                                         int64_t neighbours) {
-  D2_CHECK(real.size(1) == generated.size(1), "features of one width");
-  D2_CHECK(real.size(0) > neighbours && generated.size(0) > neighbours, "others than neighbours");
   const at::Tensor x = real.to(at::kDouble), y = generated.to(at::kDouble);
   return {share_within(y, x, radii_of(x, neighbours)), share_within(x, y, radii_of(y, neighbours))};
 }

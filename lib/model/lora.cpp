@@ -96,7 +96,6 @@ at::Tensor LoraAdapterImpl::weight() const {
 void LoraHost::attach(const LoraOptions& options,
                       std::shared_ptr<const DropoutSeed> dropout,
                       int64_t number) {
-  D2_CHECK(!adapter_, "a layer takes one adapter");
   auto& layer = dynamic_cast<torch::nn::Module&>(*this);
   const at::Tensor weight = layer.named_parameters(/*recurse=*/false)["weight"];
   adapter_ = layer.register_module(

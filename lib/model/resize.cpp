@@ -10,8 +10,6 @@
 #include <mutex>
 #include <vector>
 
-#include "base/error.h"
-
 namespace dalle2 {
 namespace {
 
@@ -108,10 +106,6 @@ at::Tensor resize_image_to(const at::Tensor& image,
                            int64_t size,
                            std::optional<std::pair<double, double>> clamp_range,
                            bool nearest) {
-  D2_CHECK(image.dim() == 4 && size > 0,
-           "resize_image_to: {} dimensions to side {}; expected 4 and a positive side",
-           image.dim(),
-           size);
   if (image.size(3) == size) return image;
   at::Tensor out = nearest ? at::upsample_nearest2d(image, {size, size}) : resample(image, size);
   if (clamp_range) out = out.clamp(clamp_range->first, clamp_range->second);

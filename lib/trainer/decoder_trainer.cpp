@@ -107,8 +107,6 @@ at::Tensor DecoderTrainer::evaluate(const DecoderInputs& inputs,
 }
 
 at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options, bool use_non_ema) {
-  D2_CHECK(!options.one_unet_in_gpu,
-           "unets of a trainer stay where they are: their weights are views");
   const int64_t batch = sample_batch(options);
   if (batch == 0) {
     throw ConfigError("sample: expected a request for at least one image, got a batch of 0");

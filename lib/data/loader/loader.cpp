@@ -106,7 +106,6 @@ class LaneLoader {
     batches_.clear();
     ended_ = false;
     error_ = nullptr;
-    started_ = true;
     for (int64_t i = 0; i < workers_; ++i) {
       try {
         threads_.emplace_back(&LaneLoader::work, this, INT64_MAX);
@@ -123,7 +122,6 @@ class LaneLoader {
   /// this lane alone.
   /// @throws DataError if pictures of a batch differ in size
   std::optional<Batch> next() {
-    D2_CHECK(started_, "start_epoch() comes before next()");
     std::unique_lock lock(mutex_);
     while (!front_is_ready() && !no_more_batches()) {
       if (workers_ > 0) {
@@ -406,7 +404,6 @@ class LaneLoader {
   const int64_t window_;
   int64_t epoch_ = 0;
   LanePosition first_;  // where the epoch was resumed
-  bool started_ = false;
   std::vector<std::thread> threads_;
   std::atomic<bool> stopping_ = false;
 

@@ -453,7 +453,6 @@ LanePosition ShardDataset::position() const {
 }
 
 bool ShardDataset::next(Candidate& candidate) {
-  D2_CHECK(epoch_ >= 0, "start_epoch() comes before next()");
   while (passed_ == current_.samples.size()) {
     while (!begun_ && coming_.samples.size() < buffer_ && read_ahead()) {
     }

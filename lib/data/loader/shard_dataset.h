@@ -158,7 +158,7 @@ class ShardDataset {
   ShardWalk walk_;
 
   // Of the epoch:
-  int64_t epoch_ = -1;
+  int64_t epoch_ = 0;
   int64_t found_ = 0;  // usable samples of all shares
   size_t buffer_ = 1;  // samples of a whole window
   Window current_, coming_;

@@ -367,10 +367,6 @@ ShardSplit split_shards(const SplitConfig& splits,
                         const ShardList& list,
                         int64_t seed,
                         RankInfo rank) {
-  D2_CHECK(rank.world > 0 && rank.rank >= 0 && rank.rank < rank.world,
-           "rank {} of {}",
-           rank.rank,
-           rank.world);
   const int64_t all = list.size();
   const int64_t per_rank = all / rank.world;
   if (per_rank == 0) {
