@@ -385,12 +385,6 @@ TextEmbedding LoadedClip::embed_captions(const std::vector<std::string>& caption
   return embed_tokens(tokens);
 }
 
-at::Tensor LoadedClip::similarity(const at::Tensor& images,
-                                  const std::vector<std::string>& captions) const {
-  const NoGradPass no_grad;
-  return (embed_images(images) * embed_captions(captions).embeds).sum(-1);
-}
-
 LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {
   const std::shared_ptr<ClipImpl> clip = load_clip_model(source, checkpoint);
   const Cursor root(checkpoint, source.checkpoint_path);

@@ -92,8 +92,6 @@ struct LoadedClip {
   TextEmbedding embed_tokens(const at::Tensor& tokens) const;
   /// Texts that are too long are cut, with a warning. @return encodings as long as the longest text
   TextEmbedding embed_captions(const std::vector<std::string>& captions) const;
-  /// Cosines of pictures and their captions. @param images as of embed_images() @return [B]
-  at::Tensor similarity(const at::Tensor& images, const std::vector<std::string>& captions) const;
 };
 
 /// Of a run, whose network is known.

@@ -33,14 +33,9 @@ ReadOptions lenient() {
       {.overrides = {}, .strict = false, .check_available = false, .no_commands = true});
 }
 
-/// @throws DataError for weights of the other reference's VAE
 void check_vae_kind(const StateDict& weights, VaeKind kind, const std::string& path) {
-  const auto is_of = [&](const char* quantizer) {
-    return !strip_prefix(weights, quantizer).empty();
-  };
-  const bool wrong = kind == VaeKind::muse ? is_of("vq.") : is_of("quantizer.");
-  if (!wrong) return;
   const bool is_muse = kind == VaeKind::muse;
+  if (strip_prefix(weights, is_muse ? "vq." : "quantizer.").empty()) return;
   throw DataError(
       "{}: expected the weights of a VAE of the kind {}, got those of the kind {}\n  Set the "
       "VAE's \"kind\" to that of the file, or name another file.",

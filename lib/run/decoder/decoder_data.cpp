@@ -116,7 +116,8 @@ at::Tensor caption_cosines(const LoadedClip& clip,
   const at::Tensor pictures = resize_image_to(with_three_channels(drawn.to(at::kFloat).clamp(0, 1)),
                                               clip.clip->image_size(),
                                               std::make_pair(0.0, 1.0));
-  at::Tensor cosines = clip.similarity(pictures, captions).cpu();
+  const at::Tensor texts = clip.embed_captions(captions).embeds;
+  at::Tensor cosines = (clip.embed_images(pictures) * texts).sum(-1).cpu();
   for (size_t i = 0; i < captions.size(); ++i) {
     if (captions[i].empty()) cosines[static_cast<int64_t>(i)] = NAN;
   }

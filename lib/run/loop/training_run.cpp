@@ -248,7 +248,7 @@ ExitCode TrainingRun::run_epochs() {
 
 /// The updates of an epoch, to its end or to a stop. @throws TooManySkips
 void TrainingRun::train_epoch() {
-  restart_step_clock();
+  since_step_.restart();
   bool whole = false;
   try {
     whole = train_groups();
@@ -308,7 +308,7 @@ void TrainingRun::save_latest() {
            any_position_->loader.row);
   checkpoints_.save(/*is_best=*/false);
   latest_at_ = session_.group().heard_seconds();
-  restart_step_clock();
+  since_step_.restart();
 }
 
 bool TrainingRun::save_if_best(double loss, double best) {

@@ -219,9 +219,6 @@ class TrainingRun {
   bool save_if_best(double loss, double best);
   /// What an epoch of a split left out: a warning, and a record of counts by reason; nothing if nothing was.
   void report_drops(const std::string& split, const DropCounts& dropped);
-  /// Restarts the clock of samples per second: the time since the last update was not spent on
-  /// training.
-  void restart_step_clock() { since_step_.restart(); }
 
   /// The position and the trainer, as the kind's own types.
   template <class Position>
@@ -263,7 +260,7 @@ class TrainingRun {
   std::vector<PartMetricNames> metrics_;  // one a part: what the log calls its numbers
   const std::string config_sha256_, suspects_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
-  Timer since_step_;
+  Timer since_step_;  // for samples per second: restarted after what is no training
   double latest_at_ = 0;  // save_latest(), or the beginning, by ProcessGroup::heard_seconds()
   int64_t began_with_seen_ = 0;      // samples that the run had seen when this start began
   std::vector<int64_t> told_skips_;  // of each part: skipped updates that were reported

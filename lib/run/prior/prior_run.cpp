@@ -372,7 +372,7 @@ class PriorRun : public RowRun<PriorDataset> {
       if (save_if_best(loss, position_.best_validation_loss)) position_.best_validation_loss = loss;
     });
     validated_at_ = session_.group().heard_seconds();
-    restart_step_clock();
+    since_step_.restart();
   }
   /// Logs what a validation finds. @return the loss, of the averages if there are any; NaN without rows
   double validation_loss() {

@@ -139,7 +139,7 @@ void ShardRun::save_snapshot() {
     show_snapshot();
   } catch (const StoppedError&) {  // the loop stops: what is shown is for people to look at
   }
-  restart_step_clock();
+  since_step_.restart();
 }
 
 /// @throws StoppedError (a signal): what was saved then begins the validation again. After a kill the run

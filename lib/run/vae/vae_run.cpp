@@ -301,7 +301,7 @@ class VaeRun : public RowRun<ImageFolder> {
                            ShownRecord{{.label = "validation loss", .values = {loss}}});
     if (save_if_best(loss, position_.best_validation_loss.value_or(INFINITY)))
       position_.best_validation_loss = loss;
-    restart_step_clock();
+    since_step_.restart();
   }
   double validation_loss(bool averaged) {
     DropCounts dropped;
@@ -327,7 +327,7 @@ class VaeRun : public RowRun<ImageFolder> {
       save_grid(images, /*averaged=*/false);
     };
     session_.together("reconstructions", draw, {.on_main = true});
-    restart_step_clock();
+    since_step_.restart();
   }
   /// Pictures on the left, what the VAE makes of them on the right.
   void save_grid(const at::Tensor& images, bool averaged) {
