@@ -190,7 +190,6 @@ std::vector<std::string> needed(const Cursor& root, size_t parts) {
   return keys;
 }
 
-/// @throws DataError for an entry of another type
 void look_at_run(const Cursor& root, CheckedFile& file) {
   if (root.has("epoch")) file.epoch = root.at("epoch").as_int();
   if (root.has("samples_seen")) file.samples_seen = root.at("samples_seen").as_int();

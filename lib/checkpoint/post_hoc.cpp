@@ -32,7 +32,6 @@ double inner_product(const PowerProfile& a, const PowerProfile& b) {
          ((a.gamma + b.gamma + 1.0) * static_cast<double>(later.step));
 }
 
-/// An average of one unet in a file.
 struct Snapshot {
   size_t file = 0;
   int64_t unet = 0;    // number
@@ -109,7 +108,6 @@ std::pair<int64_t, double> weigh(const std::vector<Snapshot*>& own, const PostHo
 
 using Sums = std::map<std::string, at::Tensor>;  // name of the model's tensor: float64
 
-/// Adds the averages of a file, weighted.
 void add_file(const std::string& path,
               size_t file,
               const std::vector<Snapshot>& snapshots,

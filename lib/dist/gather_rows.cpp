@@ -16,7 +16,6 @@ constexpr int64_t kMostDims = 6;
 /// Of all ranks together in a piece: what rank 0 takes beside the rows.
 constexpr int64_t kBytesAtOnce = int64_t{32} << 20;
 
-/// What the ranks have.
 struct Rows {
   at::ScalarType type = at::kFloat;
   std::vector<int64_t> sizes;  // empty: nothing

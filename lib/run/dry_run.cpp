@@ -146,7 +146,6 @@ void check_memory(uint64_t peak, const at::Device& device, int64_t processes) {
 }
 
 /// A save writes the new checkpoint beside the old one.
-/// @throws ConfigError if the disk of `data_path` has no room for one checkpoint
 void check_disk(const std::string& data_path, uint64_t checkpoint_bytes) {
   const uint64_t left = free_disk_bytes(data_path).value_or(checkpoint_bytes);
   if (left >= checkpoint_bytes) return;

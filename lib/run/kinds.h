@@ -71,7 +71,6 @@ std::unique_ptr<TrainingRun> make_run(const LoadedPriorConfig& loaded, const Run
 std::unique_ptr<TrainingRun> make_run(const LoadedVaeConfig& loaded, const RunProcess& process);
 std::unique_ptr<TrainingRun> make_run(const LoadedClipConfig& loaded, const RunProcess& process);
 
-// Their figures.
 nlohmann::ordered_json figures_of(const LoadedDecoderConfig& loaded, const Evaluation& evaluation);
 nlohmann::ordered_json figures_of(const LoadedPriorConfig& loaded, const Evaluation& evaluation);
 nlohmann::ordered_json figures_of(const LoadedVaeConfig& loaded, const Evaluation& evaluation);

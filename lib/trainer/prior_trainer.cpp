@@ -29,7 +29,6 @@ ModelPlan plan_parts(const DiffusionPrior& prior, const PriorTrainConfig& config
           .version = to_text(prior->plan().config.written_by)};
 }
 
-/// A training batch with its draws.
 struct PriorExamples {
   PriorInputs inputs;
   PriorStepNoise draws;

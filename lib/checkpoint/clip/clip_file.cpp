@@ -178,7 +178,6 @@ const at::Tensor& needed(const StateDict& tensors,
   return *found;
 }
 
-/// Query, key and value, one below the other.
 at::Tensor joined(const StateDict& tensors, const std::string& query, const std::string& where) {
   std::vector<at::Tensor> parts;
   for (const char letter : {'q', 'k', 'v'}) {

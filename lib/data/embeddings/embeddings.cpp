@@ -218,7 +218,6 @@ void EmbeddingFolder::find_row_shape(std::optional<int64_t> width, const SourceO
       first_fault);
 }
 
-/// Lists the folder.
 void EmbeddingFolder::add_files(const HttpOptions& http) {
   std::vector<ListedFile> files;
   try {

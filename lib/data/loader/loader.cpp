@@ -69,9 +69,7 @@ void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& o
 /// numbers alone.
 class LaneLoader {
  public:
-  /// Checks what can be checked before reading: urls, preprocessing, embedding folders and widths.
   /// @param dropped, dropped_in_epoch get what is left out, as far as batches were handed out
-  /// @throws ConfigError, DataError
   LaneLoader(const ShardDataConfig& config,
              LoaderOptions options,
              DropCounts& dropped,
@@ -120,7 +118,6 @@ class LaneLoader {
 
   /// The next batch in order, or none at the end. The last short batch is kept. Its position has
   /// this lane alone.
-  /// @throws DataError if pictures of a batch differ in size
   std::optional<Batch> next() {
     std::unique_lock lock(mutex_);
     while (!front_is_ready() && !no_more_batches()) {
@@ -169,7 +166,6 @@ class LaneLoader {
     }
 
     /// Gives the sample its place. @return the place
-    /// @throws DataError if the picture is not of the size of the batch; `split` is named in it
     int64_t add(const Image& picture, Candidate& candidate, const std::string& split) {
       if (picture.width != width || picture.height != height) {
         throw DataError(

@@ -99,7 +99,6 @@ class Preprocess {
     Interpolation interpolation = Interpolation::kBilinear;
   };
   Image take_steps(Canvas canvas, const std::string& origin, const RandomBits& random) const;
-  /// @throws DataError if the step would make more than the pixels allowed
   void check_result(const TransformConfig& step,
                     const CropBox& result,
                     const Canvas& canvas,

@@ -106,7 +106,6 @@ CaptionText read_caption(const FolderPicture& picture,
 }
 
 /// Picture and notes. The report counts the facts of the picture.
-/// @throws DataError for a picture that cannot be used
 Members picture_members(const FolderPicture& picture,
                         const std::optional<Rgb>& ground,
                         PackReport& report) {
@@ -191,7 +190,6 @@ PackReport pack_folder(const std::string& from,
 
 namespace {
 
-/// Where the members of a sample lie.
 struct StoredSample {
   size_t shard = 0, place = 0;  // of the old ones
   std::string key, path;

@@ -66,7 +66,6 @@ ClipTokenizer train_vocabulary(int64_t tokens, const ShardData& data) {
 /// The reference's tokenizer makes no more of a text.
 constexpr int64_t kMostBareTokens = 256;
 
-/// @throws DataError for weights that are not finite
 LoadedClip frozen_clip(std::shared_ptr<ClipEncoderImpl> clip,
                        ClipTokenizer tokenizer,
                        TextFrame frame,
@@ -77,7 +76,6 @@ LoadedClip frozen_clip(std::shared_ptr<ClipEncoderImpl> clip,
   return {std::move(clip), std::make_shared<const ClipTokenizer>(std::move(tokenizer)), frame};
 }
 
-/// @throws ConfigError for a vocabulary of another size, DataError for weights that are not finite
 LoadedClip frozen_clip(const std::shared_ptr<ClipImpl>& clip,
                        ClipTokenizer tokenizer,
                        const std::string& path) {
@@ -108,7 +106,6 @@ ClipTokenizer vocabulary_of(const std::optional<std::string>& merges, const std:
   return read_clip_vocabulary(find_clip_vocabulary(std::nullopt, printable(path), path));
 }
 
-/// @throws DataError for a file without a vocabulary of its own, and of another size than OpenAI's
 ClipTokenizer tokenizer_of(const ClipFile& file, const std::string& path) {
   if (!file.merges && file.config.text_cfg.vocab_size != kClipVocabSize) {
     throw DataError(
@@ -123,7 +120,6 @@ ClipTokenizer tokenizer_of(const ClipFile& file, const std::string& path) {
   return tokenizer;
 }
 
-/// @throws DataError if the table of tokens is too short for the vocabulary
 ClipTokenizer tokenizer_of(const XClipFile& file, const std::string& path) {
   ClipTokenizer tokenizer = vocabulary_of(file.merges, path);
   if (tokenizer.vocab_size() <= file.config.num_text_tokens) return tokenizer;
@@ -219,7 +215,6 @@ std::string unseen_arguments(const ClipEncoderImpl& clip) {
   return "";
 }
 
-/// @throws ConfigError if the folder has the config of another model, which `out` would replace
 void check_config_beside(const ClipFile& file, const std::string& out) {
   const std::filesystem::path beside =
       std::filesystem::path(out).parent_path() / kOpenClipConfigName;

@@ -44,7 +44,6 @@ void check_vae_kind(const StateDict& weights, VaeKind kind, const std::string& p
       is_muse ? "dalle2" : "muse");
 }
 
-/// @throws ConfigError for a checkpoint without one
 std::string config_of_checkpoint(const std::string& kind, const std::string& path) {
   if (!path_exists(path)) throw ConfigError("{}: no such file", printable(path));
   const Value checkpoint = read_checkpoint(path);
@@ -61,7 +60,6 @@ std::string config_of_checkpoint(const std::string& kind, const std::string& pat
   return json_of_value(config->value());
 }
 
-/// @throws ConfigError unless `is_allowed`
 void check_meaning(const ModelSource& source,
                    const Cursor& checkpoint,
                    const std::string& kind,
@@ -120,7 +118,6 @@ ToldVersion told_version(const ModelSource& source, const ConfigText& config) {
   return {to_text(*version), key};
 }
 
-/// The config of the source.
 /// @tparam parse reads a kind's config: (json, origin, options)
 /// @param written_by the version of the weights; "": the last one
 template <auto parse>

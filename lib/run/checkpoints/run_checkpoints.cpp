@@ -177,7 +177,6 @@ StartPlan RunCheckpoints::plan_of_main() {
   return plan;
 }
 
-/// Loads the first of the plan's files that is good.
 void RunCheckpoints::take_up(const StartPlan& plan) {
   const auto take = [&](const std::string& path) {
     const Value checkpoint = read_checkpoint(path);

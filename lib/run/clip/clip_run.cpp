@@ -93,8 +93,6 @@ int64_t first_vocabulary(const ShardSurvey& survey) {
 
 class ClipRun : public ShardRun {
  public:
-  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
-  /// @throws ConfigError, DataError
   ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
       : ShardRun(
             run_plan(

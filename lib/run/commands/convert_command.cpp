@@ -29,7 +29,6 @@ constexpr std::array<std::string_view, 5> kDrawingKeys = {"/decoder/sample_times
                                                           "/decoder/dynamic_thres_percentile",
                                                           "/decoder/lowres_noise_sample_level"};
 
-/// One of the files.
 struct Source {
   std::string path;
   Value root;
@@ -79,7 +78,6 @@ Source read_source(const std::string& path, bool averaged) {
   return source;
 }
 
-/// The weights of a stage are the same, bit for bit.
 bool hold_the_same(const Source& a, const Source& b, size_t stage) {
   const std::string prefix = fmt::format("unets.{}.", stage);
   const StateDict ours = strip_prefix(a.weights, prefix), theirs = strip_prefix(b.weights, prefix);

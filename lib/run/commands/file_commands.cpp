@@ -72,7 +72,6 @@ std::vector<std::string> files_of(const std::vector<std::string>& paths) {
   return files;
 }
 
-/// @throws ConfigError if a file is there that is no report
 void check_replaces_report(const std::string& path) {
   constexpr size_t kHeadBytes = 400;  // which hold the generator
   std::ifstream there(path, std::ios::binary);

@@ -176,7 +176,6 @@ void check_same_order(const Cursor& saved, const json& config) {
 /// Reads a position: a file of --save, or a run's checkpoint, whose entries the former has as far as they
 /// concern the order. A checkpoint made after the training of its epoch stands for the beginning of
 /// the next one.
-/// @throws DataError for what is damaged; ConfigError for a position of another order
 ShardPosition read_order_position(const std::string& path, const json& config) {
   const Value root = read_checkpoint_outline(path);
   const Cursor saved(root, path);
@@ -215,7 +214,6 @@ void write_order_position(const std::string& path, ShardPosition& position, cons
   write_pth(path, out);
 }
 
-/// What a rank got.
 struct RankCounts {
   int64_t batches = 0, samples = 0, empty_steps = 0;
 };

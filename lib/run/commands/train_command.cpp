@@ -237,7 +237,6 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
   return code;
 }
 
-/// Prints what a run would take.
 ExitCode dry_run(const TrainCommand& command, const LoadedRun& loaded) {
   uninstall_stop_signals();  // there is nothing to save
   // LibTorch asks at its first convolution, and never again, whether it has CUDA: load that before any network is tried.

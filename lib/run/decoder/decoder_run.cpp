@@ -190,7 +190,6 @@ MetricValues compute_figures(const ImageMetrics& metrics) {
   }
 }
 
-/// @throws DataError if latents from the shards are not what the VAE makes of their pictures
 void check_stored(const at::Tensor& stored, const at::Tensor& made) {
   constexpr double kMostDifference = 1e-2;  // of their spread: they may have been made on a GPU
   std::string difference = "another shape";
@@ -209,8 +208,6 @@ void check_stored(const at::Tensor& stored, const at::Tensor& made) {
 
 class DecoderRun : public ShardRun {
  public:
-  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
-  /// @param clip open_decoder_clip() @throws ConfigError, DataError
   DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process, const DecoderClip& clip)
       : ShardRun(
             run_plan(loaded,

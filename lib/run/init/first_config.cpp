@@ -152,7 +152,6 @@ std::string crop_text(const ShardSurvey& survey, int64_t side, double least) {
 }
 
 /// Shares of train, val and test as JSON, so that each of the processes has a shard of each.
-/// @throws ConfigError for fewer than three a process
 std::string splits_text(const ShardSurvey& survey, int64_t processes) {
   const int64_t each = survey.dealt / processes;
   if (each < kSplits) {
@@ -264,7 +263,6 @@ std::string kind_of_data(const std::string& data) {
 }
 
 /// How many updates fit into `command.minutes`, by a run of a few in a folder of its own.
-/// @throws StoppedError
 int64_t updates_that_fit(const RunKind& kind, InitCommand command) {
   constexpr int64_t kUpdates = 6, kTimed = 3;  // the first ones are slow
   command.updates = kUpdates;

@@ -37,7 +37,6 @@ void visit_lane(Position& position, Visitor visitor) {
   visitor("bad_shards", position.bad_shards);
 }
 
-/// @throws DataError for a number that no count can be
 void read_count(const Cursor& entry, auto& value) {
   const int64_t number = entry.as_int();
   if (number < 0) throw DataError("{}: expected 0 or more, got {}", entry.where(), number);
@@ -116,7 +115,6 @@ Value value_of(const LoaderPosition& position) {
   return out;
 }
 
-/// @throws DataError naming the entry that is missing or of another type, or no position of any epoch
 LoaderPosition loader_position_of(const Cursor& saved) {
   LoaderPosition position;
   const Cursor lanes = saved.at("lanes");

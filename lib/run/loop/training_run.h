@@ -110,7 +110,8 @@ class TrainingRun {
  protected:
   using MakeTrainer = std::function<std::unique_ptr<Trainer>(const at::Device&)>;
 
-  /// @throws ConfigError
+  /// Builds model, trainer and tracker; nothing is trained or written yet.
+  /// @throws ConfigError, DataError
   TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
 
   /// What the loop needs besides the state, which stands by now; nothing is written yet. All ranks call

@@ -64,7 +64,6 @@ PriorInputs to_inputs(const PriorBatch& batch,
   return inputs;
 }
 
-/// Of all splits.
 int64_t count_rows(const PriorDataset& data) {
   return data.rows("train") + data.rows("val") + data.rows("test");
 }
@@ -97,7 +96,6 @@ void warn_of_several_clips(const TrainPriorConfig& config, const LoadedClip* cli
       short_clip_identity(of_texts));
 }
 
-/// @throws DataError: none of the training rows can be used
 [[noreturn]] void throw_nothing_usable(const PriorDataset& data, bool has_clip) {
   throw DataError(
       "/data: none of the {} training rows can be used: {}",
@@ -253,8 +251,6 @@ struct PriorRecord {
 
 class PriorRun : public RowRun<PriorDataset> {
  public:
-  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
-  /// @param clip open_prior_clip() @throws ConfigError, DataError
   PriorRun(const LoadedPriorConfig& loaded,
            const RunProcess& process,
            const std::shared_ptr<LoadedClip>& clip)

@@ -23,7 +23,6 @@ namespace {
 /// Shards in a row without a usable sample after which a dry run gives up on a data set.
 constexpr int64_t kMostShardsTried = 8;
 
-/// @throws DataError if more of the training shards are absent than /data/max_bad_fraction allows
 void check_absent(const ShardDataConfig& data,
                   const ShardList& list,
                   const std::vector<uint32_t>& positions,

@@ -99,7 +99,6 @@ DryRunPlan make_plan(const LoadedVaeConfig& loaded) {
   return plan;
 }
 
-/// @throws ConfigError if no grids can be written into train.results_folder
 void check_results_folder(const TrainVaeConfig& config) {
   if (!config.train.results_folder) return;  // the tracker looks at its own
   const std::string& results = *config.train.results_folder;
@@ -144,8 +143,6 @@ constexpr int64_t kMostGridPictures = 16;
 
 class VaeRun : public RowRun<ImageFolder> {
  public:
-  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
-  /// @throws ConfigError, DataError
   VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
       : RowRun(
             checked_plan(loaded, process),

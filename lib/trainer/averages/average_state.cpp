@@ -35,7 +35,6 @@ bool truth_of(const Cursor& entry) {
   return is_bool ? entry.as_bool() : entry.as_double() != 0.0;
 }
 
-/// @throws DataError unless `good`
 void check(bool good, const Cursor& place, const char* upstream_text) {
   if (!good) {
     throw DataError("{}: {}: got {}", place.where(), upstream_text, describe(place.value()));
