@@ -23,7 +23,6 @@
 #include "optim/optimizer.h"
 #include "optim/pass_graphs.h"
 #include "optim/precision.h"
-#include "trainer/averages/post_hoc_averages.h"
 #include "trainer/averages/weight_average.h"
 #include "trainer/lanes.h"
 #include "trainer/rank_shards.h"
@@ -261,7 +260,7 @@ struct TrainedPart {
                       const std::function<at::Tensor(const Tensors& inputs)>& work);
   at::Tensor numbers_of(const DropoutSeed& seed) const;
   void refresh_half_weights();
-  bool updates_companions() const;
+  bool updates_companions() const { return !plan.after_step && optimizer.takes_companions(); }
   std::optional<double> fused_average_share() const;
   void update_weights(double lr, const at::Tensor& divisor, const at::Tensor& found_inf);
   void combine_ranks();
