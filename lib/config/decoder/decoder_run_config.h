@@ -103,7 +103,6 @@ struct TrainDecoderConfig : RootConfig {
 
 using LoadedDecoderConfig = Loaded<TrainDecoderConfig, DecoderPlan>;
 
-/// What is wrong in the file, all of it, is thrown: load_config().
 LoadedDecoderConfig parse_decoder_config(const std::string& json,
                                          const std::string& origin,
                                          const ReadOptions& options);

@@ -144,7 +144,6 @@ struct TrainPriorConfig : RootConfig {
 
 using LoadedPriorConfig = Loaded<TrainPriorConfig, PriorPlan>;
 
-/// What is wrong in the file, all of it, is thrown: load_config().
 LoadedPriorConfig parse_prior_config(const std::string& json,
                                      const std::string& origin,
                                      const ReadOptions& options);

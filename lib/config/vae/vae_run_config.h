@@ -142,7 +142,6 @@ struct TrainVaeConfig : RootConfig {
 
 using LoadedVaeConfig = Loaded<TrainVaeConfig>;
 
-/// What is wrong in the file, all of it, is thrown: load_config().
 LoadedVaeConfig parse_vae_config(const std::string& json,
                                  const std::string& origin,
                                  const ReadOptions& options);
