@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "base/log.h"
-#include "base/stop_signal.h"
 #include "base/this_process.h"
 #include "dist/meeting.h"
 #include "dist/process_group_backend.h"
@@ -304,10 +303,6 @@ std::vector<double> ProcessGroup::sum(const std::vector<double>& own, const std:
   return total;
 }
 
-int64_t ProcessGroup::heard_stop() const {
-  return is_alone() ? stop_requested() : heard_stop_;
-}
-
 double ProcessGroup::heard_seconds() const {
   return static_cast<double>(is_alone() ? clock_us() : heard_us_) / 1e6;
 }
@@ -316,10 +311,6 @@ int64_t ProcessGroup::most(int64_t own, const std::string& what) {
   int64_t found = own;
   for (const auto& row : exchange({own}, what)) found = std::max(found, row[0]);
   return found;
-}
-
-bool ProcessGroup::any(bool own, const std::string& what) {
-  return most(own ? 1 : 0, what) != 0;
 }
 
 void ProcessGroup::any(std::vector<bool>& flags, const std::string& what) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
 #include "dist/world.h"
 
 namespace dalle2 {
@@ -107,14 +108,14 @@ class ProcessGroup {
   /// How ranks agree on a stop. Each of these calls also carries the stop signal of every rank.
   /// This is the signal that any rank had at the last call, or 0. It is therefore the same on all
   /// ranks at the same place of the program. A process that is alone sees its own signal at once.
-  int64_t heard_stop() const;
+  int64_t heard_stop() const { return is_alone() ? stop_requested() : heard_stop_; }
   /// Seconds on rank 0's clock at the last of these calls: the same on all ranks at the same place
   /// of the program. A process that is alone uses its own clock.
   double heard_seconds() const;
   /// The largest.
   int64_t most(int64_t own, const std::string& what);
   /// True if it is true on any rank.
-  bool any(bool own, const std::string& what);
+  bool any(bool own, const std::string& what) { return most(own ? 1 : 0, what) != 0; }
   /// One flag per entry: true if it is true on any rank.
   void any(std::vector<bool>& flags, const std::string& what);
   /// @param part [n] on the CPU @param whole [size * n] on the CPU, in the order of the ranks; of

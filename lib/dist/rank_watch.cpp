@@ -132,10 +132,6 @@ void RankWatch::launched(int64_t number, std::shared_ptr<BackendWork> work) {
   works_.launched(number, std::move(work));
 }
 
-void RankWatch::end(int64_t number) {
-  works_.end(number);
-}
-
 void RankWatch::set_step(int64_t step) {
   const std::lock_guard lock(mutex_);
   own_.step = step;
@@ -144,10 +140,6 @@ void RankWatch::set_step(int64_t step) {
 std::string RankWatch::set_busy(const std::string& what) {
   const std::lock_guard lock(mutex_);
   return std::exchange(own_.busy, what);
-}
-
-void RankWatch::still_busy() {
-  works_.restart_clock();
 }
 
 void RankWatch::tell_failure(const std::string& message) noexcept {

@@ -87,13 +87,13 @@ class RankWatch {
   /// @param limit what it may take where all ranks are in it and nothing moves, if it is more than usual
   int64_t begin(const std::string& what, std::chrono::seconds limit = {});
   void launched(int64_t number, std::shared_ptr<BackendWork> work);
-  void end(int64_t number);
+  void end(int64_t number) { works_.end(number); }
   void set_step(int64_t step);
   /// Empty: no more. @return what it was before
   std::string set_busy(const std::string& what);
   /// What it is busy with continues: the time that others wait for it starts over. So does each sign
   /// of life (sign_of_life()) of a rank that is busy.
-  void still_busy();
+  void still_busy() { works_.restart_clock(); }
   /// Waits until the others can read it, some seconds at most.
   void tell_failure(const std::string& message) noexcept;
   /// Whether a collective is under way.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "dist/world.h"
 
-#include <fmt/format.h>
-
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <linux/if.h>
@@ -166,10 +164,6 @@ std::optional<std::string> own_end_towards(const addrinfo& there) {
 }
 
 }  // namespace
-
-std::string World::name() const {
-  return fmt::format("rank {} of {}", rank, size);
-}
 
 Environment process_environment() {
   return [](const std::string& name) -> std::optional<std::string> {

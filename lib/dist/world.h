@@ -3,6 +3,8 @@
 // the address at which other machines reach this one.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -43,7 +45,7 @@ struct World {
   bool is_alone() const { return size == 1 && carrier == Carrier::kByDevice; }
   bool is_main() const { return rank == 0; }
   /// "rank 1 of 4"
-  std::string name() const;
+  std::string name() const { return fmt::format("rank {} of {}", rank, size); }
 };
 
 /// A variable of the environment, none if it is not set.

@@ -94,10 +94,6 @@ std::optional<std::string> PassGraphs::fault_of(const at::Device& device, int64_
 }
 
 /// Of messages.
-std::string PassGraphs::prefix() const {
-  return part_name_.empty() ? "" : part_name_ + ": ";
-}
-
 std::string PassGraphs::text_of(const Graph& graph) const {
   int64_t samples = 0;
   for (const Key::Shape& shape : graph.key.shapes) {

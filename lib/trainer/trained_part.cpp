@@ -304,10 +304,6 @@ void TrainedPart::update_weights(double lr,
 
 /// Whether the optimizer changes what follows the weights while it has them at hand. What after_step()
 /// changes has to be followed later.
-bool TrainedPart::updates_companions() const {
-  return !plan.after_step && optimizer.takes_companions();
-}
-
 /// The share of the weights in their average, where update() makes that; the buffers' average, and every
 /// other, is made by average_weights().
 std::optional<double> TrainedPart::fused_average_share() const {

@@ -18,7 +18,7 @@ struct StorageRef {
   std::string key;
   uint64_t numel = 0;
 
-  uint64_t item_bytes() const;
+  uint64_t item_bytes() const { return dtype ? c10::elementSize(*dtype) : 1; }
 };
 
 /// All bytes of a storage as a uint8 tensor [bytes], the same memory for the same key.

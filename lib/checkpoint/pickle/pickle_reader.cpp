@@ -449,10 +449,6 @@ std::optional<std::string> version_of_state(const Value& state) {
 
 }  // namespace
 
-uint64_t StorageRef::item_bytes() const {
-  return dtype ? c10::elementSize(*dtype) : 1;
-}
-
 std::vector<StorageRef> storages_of(const PickleGraph& graph, const std::string& where) {
   std::vector<StorageRef> refs;
   for (const PickleNode& node : graph.nodes) {

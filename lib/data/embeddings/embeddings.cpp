@@ -129,10 +129,6 @@ bool EmbeddingRows::is_finite(int64_t row) const {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
-void EmbeddingRows::copy_row(int64_t row, float* out) const {
-  array_.copy_row_float32(row, out);
-}
-
 std::optional<std::string> embed_manifest_of(const std::string& url) {
   const std::string name = embedding_folder(url).filename().string();
   if (name != "img_emb" && name != "text_emb" && name != "text_encodings") return std::nullopt;

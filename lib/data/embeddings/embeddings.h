@@ -47,7 +47,7 @@ class EmbeddingRows {
   /// False if a value of the row is NaN or infinite.
   bool is_finite(int64_t row) const;
   /// @param out room for row_numel() floats
-  void copy_row(int64_t row, float* out) const;
+  void copy_row(int64_t row, float* out) const { array_.copy_row_float32(row, out); }
 
  private:
   NpyArray array_;

@@ -159,10 +159,6 @@ std::vector<std::string> PictureShards::urls() const {
   return all;
 }
 
-std::string PictureShards::names() const {
-  return hash_of_names(pictures_);
-}
-
 std::unique_ptr<MemberSource> PictureShards::open(int64_t shard,
                                                   uint64_t first_picture,
                                                   const std::string& caption_encoding) const {

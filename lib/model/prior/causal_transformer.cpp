@@ -114,10 +114,6 @@ KeysValues CausalAttentionImpl::keys_values(const at::Tensor& normed,
   return {unit(at::cat({none[0], k}, 1)), at::cat({none[1], v}, 1)};
 }
 
-at::Tensor CausalAttentionImpl::unit(const at::Tensor& x) const {
-  return is_cosine_ ? l2_normalize(x) : x;
-}
-
 at::Tensor CausalAttentionImpl::forward(const at::Tensor& x,
                                         const AttentionPositions& positions,
                                         const DropoutSeed& seed,

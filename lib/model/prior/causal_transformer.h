@@ -105,7 +105,7 @@ class CausalAttentionImpl : public torch::nn::Module {
                     const at::Tensor& v,
                     const at::Tensor& bias,
                     const DropoutSeed& seed) const;
-  at::Tensor unit(const at::Tensor& x) const;
+  at::Tensor unit(const at::Tensor& x) const { return is_cosine_ ? l2_normalize(x) : x; }
 
   int64_t dim_head_, number_;
   double dropout_, scale_;

@@ -389,11 +389,6 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   session_.times().end(StepPhase::kSave);
 }
 
-/// A run that is stopping has nothing to do meanwhile, and needs no copy.
-bool RunCheckpoints::saves_in_background() const {
-  return config_.async_save && !session_.stopped();
-}
-
 /// @param checkpoint, model with the live tensors
 void RunCheckpoints::start_saving(SaveRequest request, Value checkpoint, Value model) {
   if (std::optional<LoraFile> lora = trainer_.lora_state()) {

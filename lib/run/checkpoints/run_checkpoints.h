@@ -180,7 +180,8 @@ class RunCheckpoints {
   void check_state() const;
   void start_saving(SaveRequest request, Value checkpoint, Value model);
   void save_or_wait(const SaveRequest& request);
-  bool saves_in_background() const;
+  /// A run that is stopping has nothing to do meanwhile, and needs no copy.
+  bool saves_in_background() const { return config_.async_save && !session_.stopped(); }
 
   RunSession& session_;
   Trainer& trainer_;

@@ -12,7 +12,6 @@
 #include "base/text.h"
 #include "base/this_process.h"
 #include "data/loader/shard_dataset.h"
-#include "data/pictures/preprocess.h"
 #include "data/shards/shards.h"
 #include "run/device/device.h"
 
@@ -60,10 +59,6 @@ ShardData::ShardData(const ShardDataConfig& config,
   needs_.lanes = config.lanes;
   needs_.gpu = gpu_of(device);
   slices_ = slices_at_begin();
-}
-
-int64_t ShardData::slices_at_begin() const {
-  return config_.lanes.value_or(needs_.rank.world);
 }
 
 void ShardData::deal(std::optional<int64_t> given) {
@@ -209,10 +204,6 @@ int64_t ShardData::num_shards() const {
   std::vector<uint32_t> all(static_cast<size_t>(list_->size()));
   std::iota(all.begin(), all.end(), 0U);
   return static_cast<int64_t>(list_->existing(all).size());
-}
-
-DecodeOptions ShardData::reading() const {
-  return decode_options(config_, needs_.channels);
 }
 
 std::shared_ptr<const PictureShards> ShardData::pictures() const {

@@ -15,6 +15,7 @@
 #include "config/shared/shard_data_config.h"
 #include "data/loader/loader.h"
 #include "data/loader/loader_options.h"
+#include "data/pictures/preprocess.h"
 #include "data/shards/picture_shards.h"
 #include "dist/process_group.h"
 #include "io/pictures/picture_tally.h"
@@ -34,7 +35,7 @@ class ShardData {
             RankInfo rank = {});
 
   /// Slices of a run that begins: /data/lanes, or as many as ranks, as in the reference.
-  int64_t slices_at_begin() const;
+  int64_t slices_at_begin() const { return config_.lanes.value_or(needs_.rank.world); }
   /// Cuts the shards into `slices`, by default slices_at_begin(), and deals each into the splits; comes
   /// before what reads them. It depends on neither rank nor world. @throws ConfigError, DataError
   void deal(std::optional<int64_t> slices = std::nullopt);
@@ -69,7 +70,7 @@ class ShardData {
 
   const ShardDataConfig& config() const { return config_; }
   /// How pictures are read.
-  DecodeOptions reading() const;
+  DecodeOptions reading() const { return decode_options(config_, needs_.channels); }
   /// The folder of pictures that stands for shards; null for shards.
   std::shared_ptr<const PictureShards> pictures() const;
   /// Differs where the shards of a split do.
