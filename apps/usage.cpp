@@ -136,7 +136,7 @@ std::string option_for(const std::string& word, const CLI::App& command) {
       {"--output", "--out"},
       {"--outdir", "--out"}};
   std::string dashed = word;
-  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  std::ranges::replace(dashed, '_', '-');
   for (const auto& [other, own] : kOthers) {
     if (dashed == other && command.get_option_no_throw(own) != nullptr) return own;
   }
@@ -204,7 +204,7 @@ std::string values_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   if (const size_t begin = type.find('{'); begin != std::string::npos) {
     std::string choices = type.substr(begin + 1, type.rfind('}') - begin - 1);
-    std::replace(choices.begin(), choices.end(), ',', ' ');
+    std::ranges::replace(choices, ',', ' ');
     return "-W '" + choices + "'";
   }
   if (type.starts_with("DIR")) return "-d";

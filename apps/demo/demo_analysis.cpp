@@ -23,10 +23,8 @@ double square_distance(const DemoColour& a, const DemoColour& b) {
 }
 
 int nearest_ground(const DemoColour& colour) {
-  const auto nearest =
-      std::ranges::min_element(kDemoGroundValues, [&](const auto& a, const auto& b) {
-        return square_distance(colour, a) < square_distance(colour, b);
-      });
+  const auto nearest = std::ranges::min_element(
+      kDemoGroundValues, {}, [&](const auto& value) { return square_distance(colour, value); });
   return static_cast<int>(nearest - kDemoGroundValues.begin());
 }
 
@@ -168,8 +166,7 @@ int nearest_place(DemoPoint centroid) {
   const auto distance = [&](const DemoPoint& place) {
     return std::hypot(place.x - centroid.x, place.y - centroid.y);
   };
-  const auto nearest = std::ranges::min_element(
-      kDemoPlaceCentres, [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+  const auto nearest = std::ranges::min_element(kDemoPlaceCentres, {}, distance);
   return static_cast<int>(nearest - kDemoPlaceCentres.begin());
 }
 

@@ -58,12 +58,11 @@ std::string without_secrets(std::string url) {
 std::string public_command(std::string_view command) {
   command = without_leading_blanks(command.substr(kCommand.size()));
   const size_t length = static_cast<size_t>(
-      std::find_if_not(command.begin(),
-                       command.end(),
-                       [](char c) {
-                         return is_letter_or_digit(c) ||
-                                std::string_view("_./+-").find(c) != std::string_view::npos;
-                       }) -
+      std::ranges::find_if_not(command,
+                               [](char c) {
+                                 return is_letter_or_digit(c) ||
+                                        std::string_view("_./+-").find(c) != std::string_view::npos;
+                               }) -
       command.begin());
   std::string shown(kCommand);
   if (length == command.size()) return shown.append(command);
@@ -76,9 +75,8 @@ std::string public_command(std::string_view command) {
 bool begins_url(std::string_view text) {
   text = without_leading_blanks(text);
   if (text.starts_with(kCommand) || text.starts_with("file:")) return true;
-  const auto end = std::find_if_not(text.begin(), text.end(), [](char c) {
-    return is_letter_or_digit(c) || c == '+' || c == '-' || c == '.';
-  });
+  const auto end = std::ranges::find_if_not(
+      text, [](char c) { return is_letter_or_digit(c) || c == '+' || c == '-' || c == '.'; });
   const auto scheme = static_cast<size_t>(end - text.begin());
   return scheme > 0 && text.substr(scheme).starts_with("://");
 }

@@ -77,8 +77,7 @@ void uninstall_stop_signals() {
 }
 
 bool is_stop_signal(int number) {
-  return std::find(std::begin(kStopSignals), std::end(kStopSignals), number) !=
-         std::end(kStopSignals);
+  return std::ranges::find(kStopSignals, number) != std::end(kStopSignals);
 }
 
 int stop_requested() {

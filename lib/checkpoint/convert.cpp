@@ -22,11 +22,9 @@ namespace {
 const std::string kTreeKey = "dalle2.checkpoint";
 
 bool is_state_dict(const Value& value) {
-  return value.is_dict() &&
-         std::all_of(
-             value.as_dict().items.begin(), value.as_dict().items.end(), [](const auto& item) {
-               return item.first.is_string() && item.second.is_tensor();
-             });
+  return value.is_dict() && std::ranges::all_of(value.as_dict().items, [](const auto& item) {
+           return item.first.is_string() && item.second.is_tensor();
+         });
 }
 
 }  // namespace

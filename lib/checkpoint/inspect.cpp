@@ -46,8 +46,7 @@ void add_entries(const std::string& name, const Value& value, Inspection& found)
     for (const auto& [key, child] : value.as_dict().items) {
       add_entries(below(describe(key)), child, found);
     }
-  } else if (is_sequence &&
-             !std::all_of(value.as_sequence().begin(), value.as_sequence().end(), is_scalar)) {
+  } else if (is_sequence && !std::ranges::all_of(value.as_sequence(), is_scalar)) {
     size_t index = 0;
     for (const Value& child : value.as_sequence()) {
       add_entries(below(std::to_string(index++)), child, found);
@@ -325,16 +324,15 @@ std::vector<CheckedFile> check_path(const std::string& path) {
   if (names.empty()) {
     throw DataError("{}: expected checkpoints (.pth, .pt, .safetensors) in it, found none", path);
   }
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   std::vector<CheckedFile> files;
   for (const std::string& name : names) files.push_back(check_file(name));
   return files;
 }
 
 bool all_intact(const std::vector<CheckedFile>& files) {
-  return std::none_of(files.begin(), files.end(), [](const CheckedFile& file) {
-    return file.state == FileState::kDamaged;
-  });
+  return std::ranges::none_of(
+      files, [](const CheckedFile& file) { return file.state == FileState::kDamaged; });
 }
 
 std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& files) {

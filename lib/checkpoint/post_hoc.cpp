@@ -215,12 +215,9 @@ PostHocResult combine_post_hoc(const std::vector<std::string>& paths, const Post
   }
   Sums sums;
   for (size_t f = 0; f < files.size(); ++f) add_file(paths[f], f, snapshots, sums);
-  const size_t newest = std::max_element(snapshots.begin(),
-                                         snapshots.end(),
-                                         [](const Snapshot& a, const Snapshot& b) {
-                                           return a.profile.step < b.profile.step;
-                                         })
-                            ->file;
+  const size_t newest = std::ranges::max_element(snapshots, {}, [](const Snapshot& each) {
+                          return each.profile.step;
+                        })->file;
   result.model_file = model_file_of(Cursor(files[newest], paths[newest]), sums);
   return result;
 }

@@ -108,8 +108,8 @@ constexpr OtherConfig kOtherConfigs[] = {
 /// @throws ConfigError for a file of another program
 static void refuse_other_programs(const Json& root, const std::string& path) {
   const auto& kinds = config_kinds();
-  const bool is_ours = std::any_of(
-      kinds.begin(), kinds.end(), [&](const ConfigKind& kind) { return root.contains(kind.key); });
+  const bool is_ours =
+      std::ranges::any_of(kinds, [&](const ConfigKind& kind) { return root.contains(kind.key); });
   for (const auto& [pointer, what, advice] : kOtherConfigs) {
     const bool is_top = std::string_view(pointer).rfind('/') == 0;
     if (is_ours && is_top) continue;

@@ -135,9 +135,8 @@ Filled filled(const std::string& text) {
     unify(result.root);
     const ReadOptions options = {.overrides = {}, .check_available = false, .no_commands = true};
     const auto& kinds = config_kinds();
-    const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const ConfigKind& each) {
-      return result.root.contains(each.key);
-    });
+    const auto kind = std::ranges::find_if(
+        kinds, [&](const ConfigKind& each) { return result.root.contains(each.key); });
     if (kind == kinds.end()) return result;
     result = {Json::parse(kind->fill_in(text, "", options)), true};
     unify(result.root);
@@ -178,9 +177,8 @@ class Comparison {
 
  private:
   void compare(const Json& saved, const Json& current, const std::string& pointer) {
-    if (std::any_of(kBookkeeping.begin(), kBookkeeping.end(), [&](const char* top) {
-          return is_below(pointer, top);
-        })) {
+    if (std::ranges::any_of(kBookkeeping,
+                            [&](const char* top) { return is_below(pointer, top); })) {
       return;
     }
     if (pointer == "/data/preprocessing") return compare_transforms(saved, current, pointer);
@@ -260,9 +258,8 @@ class Comparison {
     if (kAdapterPointers.contains(pointer)) {
       return has_adapters(saved_) && has_adapters(current_);
     }
-    return std::any_of(kMeaningPointers.begin(), kMeaningPointers.end(), [&](const auto& top) {
-      return is_below(pointer, top);
-    });
+    return std::ranges::any_of(kMeaningPointers,
+                               [&](const auto& top) { return is_below(pointer, top); });
   }
 
   static bool has_adapters(const Json& root) {

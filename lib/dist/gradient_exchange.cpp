@@ -23,9 +23,7 @@ GradientExchange::GradientExchange(ProcessGroup& group,
       is_expected_(entries.size()) {
   std::vector<size_t> by_offset(entries.size());
   std::iota(by_offset.begin(), by_offset.end(), size_t{0});
-  std::sort(by_offset.begin(), by_offset.end(), [&](size_t a, size_t b) {
-    return entries[a].offset < entries[b].offset;
-  });
+  std::ranges::sort(by_offset, {}, [&](size_t i) { return entries[i].offset; });
   const int64_t least = std::max<int64_t>(options.bucket_bytes / 4, 1);
   int64_t begin = 0;
   int64_t expected = 0;
@@ -102,7 +100,7 @@ void GradientExchange::send_in_order(bool all) {
 void GradientExchange::agree_on_order() {
   std::vector<int64_t> mine(completed_.begin(), completed_.end());
   for (const size_t bucket : order_) {
-    if (std::find(completed_.begin(), completed_.end(), bucket) == completed_.end()) {
+    if (std::ranges::find(completed_, bucket) == completed_.end()) {
       mine.push_back(static_cast<int64_t>(bucket));
     }
   }

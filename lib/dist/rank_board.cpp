@@ -123,9 +123,8 @@ std::optional<std::string> find_hang(int own,
   if (found.empty()) {
     // All are in the same place, and still nothing moves: the network between them is at fault. One
     // that is behind may be waited for, and a large sum needs some time however short the limit.
-    const bool are_in_it = std::all_of(places.begin(), places.end(), [&](const auto& place) {
-      return place && place->sequence >= mine.sequence;
-    });
+    const bool are_in_it = std::ranges::all_of(
+        places, [&](const auto& place) { return place && place->sequence >= mine.sequence; });
     const double most = std::max({hang_seconds, kLeastTransfer, mine.limit});
     if (!are_in_it || mine.seconds < most) return std::nullopt;
     found = "\n  all ranks are in it: look at the network between them";

@@ -64,8 +64,7 @@ class Launch {
 
   ExitCode run() {
     for (int rank = 0; rank < count_; ++rank) start(rank);
-    while (std::any_of(
-        processes_.begin(), processes_.end(), [](const Process& each) { return each.running; })) {
+    while (std::ranges::any_of(processes_, [](const Process& each) { return each.running; })) {
       pass_output();
       reap();
       forward_stop();

@@ -110,7 +110,7 @@ void RankWatch::meet_all() {
   const auto begin = Clock::now();
   const auto all_are_heard_of = [this] {
     const auto places = board_.read().places;
-    return std::all_of(places.begin(), places.end(), [](const auto& place) { return !!place; });
+    return std::ranges::all_of(places, [](const auto& place) { return !!place; });
   };
   while (!all_are_heard_of() && Clock::now() - begin < kExplanationBeats * beat_) {
     post_own_place();

@@ -347,7 +347,7 @@ class WideMaps {
       std::vector<float> sums(static_cast<size_t>(loop.sums(shape_)));
       for (int64_t in = begin; in < end; ++in) {
         for (int64_t sample = 0; sample < batch_; ++sample) {
-          std::fill(sums.begin(), sums.end(), 0.0f);
+          std::ranges::fill(sums, 0.0f);
           for (int64_t row = 0; row < height_; row += kRows) {
             loop.weight_gradient(
                 shape_,

@@ -183,11 +183,9 @@ void FeatureRows::settle() const {
   const auto* number = index.const_data_ptr<int64_t>();
   std::vector<int64_t> order(static_cast<size_t>(index.numel()));
   std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(
-      order.begin(), order.end(), [&](int64_t a, int64_t b) { return number[a] < number[b]; });
-  const auto last = std::unique(
-      order.begin(), order.end(), [&](int64_t a, int64_t b) { return number[a] == number[b]; });
-  order.erase(last, order.end());
+  const auto number_of = [&](int64_t row) { return number[row]; };
+  std::ranges::stable_sort(order, {}, number_of);
+  order.erase(std::ranges::unique(order, {}, number_of).begin(), order.end());
   std::vector<int64_t> place_of(static_cast<size_t>(index.numel()), -1);  // -1: came a second time
   for (size_t place = 0; place < order.size(); ++place) {
     place_of[static_cast<size_t>(order[place])] = static_cast<int64_t>(place);

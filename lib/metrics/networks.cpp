@@ -71,9 +71,8 @@ bool has_argument(const torch::jit::Module& module, const std::string& name) {
   const auto method = module.find_method("forward");
   if (!method) return false;
   const auto& arguments = method->function().getSchema().arguments();
-  return std::any_of(arguments.begin(), arguments.end(), [&](const auto& argument) {
-    return argument.name() == name;
-  });
+  return std::ranges::any_of(arguments,
+                             [&](const auto& argument) { return argument.name() == name; });
 }
 
 at::Tensor by_channel(const std::vector<double>& values, const at::Device& device) {
@@ -229,7 +228,7 @@ FeatureNetwork::FeatureNetwork(const std::string& path,
                .resize = resize,
                .device = device})) {
   D2_CHECK(!layers.empty(), "a layer to look at");
-  std::sort(impl_->layers.begin(), impl_->layers.end());
+  std::ranges::sort(impl_->layers);
   impl_->layers.erase(std::unique(impl_->layers.begin(), impl_->layers.end()), impl_->layers.end());
   torch::jit::Module& module = *impl_->archive.module;
   impl_->is_stylegan = has_argument(module, "return_features");

@@ -105,7 +105,7 @@ CrossEmbedImpl::CrossEmbedImpl(int64_t in,
                                int64_t out,
                                std::vector<int64_t> kernels,
                                int64_t stride) {
-  std::sort(kernels.begin(), kernels.end());
+  std::ranges::sort(kernels);
   const auto group = add_group(*this, "convs");
   int64_t left = out;
   for (size_t i = 0; i < kernels.size(); ++i) {

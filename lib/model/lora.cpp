@@ -25,7 +25,7 @@ std::vector<std::pair<std::string, LoraHost*>> hosts_of(const torch::nn::Module&
 }
 
 bool is_target(const std::string& layer, const std::vector<std::string>& targets) {
-  return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
+  return std::ranges::any_of(targets, [&](const std::string& target) {
     return layer == target || layer.ends_with("." + target);
   });
 }

@@ -30,9 +30,7 @@ Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& o
       decay_of_(entries_.size(), options.weight_decay) {
   forget();
   std::iota(by_offset_.begin(), by_offset_.end(), size_t{0});
-  std::sort(by_offset_.begin(), by_offset_.end(), [&](size_t a, size_t b) {
-    return entries_[a].offset < entries_[b].offset;
-  });
+  std::ranges::sort(by_offset_, {}, [&](size_t i) { return entries_[i].offset; });
   groups_.push_back({options.weight_decay, {}});
   const bool grouped = is_adamw() && options.group_wd_params;
   if (grouped) {

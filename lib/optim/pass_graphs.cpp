@@ -29,7 +29,7 @@ double tolerance() {
 }
 
 bool has_any(const std::vector<bool>& flags) {
-  return std::find(flags.begin(), flags.end(), true) != flags.end();
+  return std::ranges::find(flags, true) != flags.end();
 }
 
 }  // namespace

@@ -149,9 +149,8 @@ void Trainer::connect(ProcessGroup& group,
 }
 
 bool Trainer::is_sharded() const {
-  return std::any_of(contents_.parts.begin(), contents_.parts.end(), [](const auto& part) {
-    return part && part->shards;
-  });
+  return std::ranges::any_of(contents_.parts,
+                             [](const auto& part) { return part && part->shards; });
 }
 
 HeldAverages Trainer::hold_averages() const {

@@ -136,9 +136,8 @@ void check_coverage(const std::string& path,
   std::vector<const TensorEntry*> order;
   order.reserve(entries.size());
   for (const TensorEntry& entry : entries) order.push_back(&entry);
-  std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
-    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
-  });
+  std::ranges::sort(
+      order, {}, [](const TensorEntry* each) { return std::pair(each->begin, each->end); });
   uint64_t end = 0;
   for (const TensorEntry* entry : order) {
     if (entry->begin != end) {
@@ -190,9 +189,8 @@ std::string_view format_dtype(const at::Tensor& tensor) {
 std::vector<size_t> order_in_file(const StateDict& tensors) {
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return tensors[a].second.element_size() > tensors[b].second.element_size();
-  });
+  std::ranges::stable_sort(
+      order, std::ranges::greater(), [&](size_t i) { return tensors[i].second.element_size(); });
   return order;
 }
 

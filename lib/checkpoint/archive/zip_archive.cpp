@@ -172,7 +172,7 @@ class ZipReader {
     for (const ZipMember& member : members_) {
       ranges.emplace_back(member.offset, member.offset + member.packed_size);
     }
-    std::sort(ranges.begin(), ranges.end());
+    std::ranges::sort(ranges);
     for (size_t i = 1; i < ranges.size(); ++i) {
       if (ranges[i].first < ranges[i - 1].second) fail("members overlap");
     }

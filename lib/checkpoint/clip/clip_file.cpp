@@ -141,7 +141,7 @@ constexpr Replacement kInside[] = {{".layer_norm1.", ".ln_1."},
                                    {".self_attn.q_proj.", ".attn.in_proj_"}};
 
 bool is_no_weight(const std::string& name) {
-  return std::find(std::begin(kNoWeights), std::end(kNoWeights), name) != std::end(kNoWeights) ||
+  return std::ranges::find(kNoWeights, name) != std::end(kNoWeights) ||
          name.ends_with("position_ids");
 }
 
@@ -337,7 +337,7 @@ void refuse_config_or_part(const std::string& path) {
   std::erase_if(parts, [&](const std::string& each) {
     return !each.starts_with(stem) || each.find("-of-0") != stem.size() + kDigits;
   });
-  std::sort(parts.begin(), parts.end());
+  std::ranges::sort(parts);
   throw DataError(
       "{}: expected a whole CLIP, got {}: {}\n  Join them: in Python, "
       "`transformers.CLIPModel.from_pretrained(FOLDER).save_pretrained(OTHER, "
@@ -367,10 +367,10 @@ std::optional<std::string> RawClip::merges() const {
 RawClip read_raw_clip(const std::string& path) {
   refuse_config_or_part(path);
   RawClip raw = read_tensors(path);
-  const bool is_wrapped = !raw.tensors.empty() &&
-                          std::all_of(raw.tensors.begin(), raw.tensors.end(), [](const auto& item) {
-                            return item.first.starts_with(kParallelPrefix);
-                          });
+  const bool is_wrapped =
+      !raw.tensors.empty() && std::ranges::all_of(raw.tensors, [](const auto& item) {
+        return item.first.starts_with(kParallelPrefix);
+      });
   if (is_wrapped) raw.tensors = strip_prefix(raw.tensors, kParallelPrefix);
   return raw;
 }

@@ -103,8 +103,7 @@ class Writer {
 
   /// Overlapping spans become one; those that only touch stay apart.
   static void merge(std::vector<Span>& spans) {
-    std::sort(
-        spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    std::ranges::sort(spans, {}, &Span::begin);
     std::vector<Span> merged;
     for (const Span& span : spans) {
       if (!merged.empty() && span.begin < merged.back().end) {
@@ -118,10 +117,7 @@ class Writer {
 
   Span& span_of(const at::Tensor& tensor) {
     std::vector<Span>& spans = spans_.at(owner_of(tensor));
-    const auto after = std::upper_bound(
-        spans.begin(), spans.end(), tensor.storage_offset(), [](int64_t offset, const Span& span) {
-          return offset < span.begin;
-        });
+    const auto after = std::ranges::upper_bound(spans, tensor.storage_offset(), {}, &Span::begin);
     return *std::prev(after);
   }
 

@@ -236,7 +236,7 @@ class Planner {
     std::vector<int64_t> sizes =
         config_.image_sizes ? *config_.image_sizes : std::vector{*config_.image_size};
     const std::string given = fmt::format("{}", fmt::join(sizes, ", "));
-    std::sort(sizes.begin(), sizes.end());
+    std::ranges::sort(sizes);
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     if (sizes.size() != count_) {
       return error(key,

@@ -110,7 +110,7 @@ void check_guidance(const TrainDecoderConfig& config, Faults& faults) {
   const bool taught =
       config.decoder.image_cond_drop_prob > 0 || config.decoder.text_cond_drop_prob > 0;
   const std::vector<double>& scales = config.train.cond_scale.values();
-  const bool asked = std::any_of(scales.begin(), scales.end(), [](double s) { return s != 1; });
+  const bool asked = std::ranges::any_of(scales, [](double s) { return s != 1; });
   if (asked && !taught) {
     faults.error("/train/cond_scale",
                  "must be 1: classifier-free guidance needs decoder.image_cond_drop_prob or "
@@ -139,7 +139,7 @@ void check_lengths(const DecoderTrainConfig& train, size_t unets, Faults& faults
   if (!train.unet_training_mask) return;
   const std::vector<bool>& mask = *train.unet_training_mask;
   check_count(mask.size(), "unet_training_mask", "must have");
-  if (std::find(mask.begin(), mask.end(), true) == mask.end()) {
+  if (std::ranges::find(mask, true) == mask.end()) {
     faults.error("/train/unet_training_mask", "must train at least one unet, all are false");
   }
 }

@@ -62,7 +62,7 @@ PipelineConfig load_pipeline_config(const std::string& path) {
     check_count(source.default_cond_scale.size(), "default_cond_scale");
     check_count(source.default_sample_timesteps.size(), "default_sample_timesteps");
   }
-  std::sort(numbers.begin(), numbers.end());
+  std::ranges::sort(numbers);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] == static_cast<int64_t>(i) + 1) continue;
     faults.error(

@@ -27,9 +27,8 @@ void Faults::add(const Faults& others) {
 }
 
 bool Faults::has_error_under(const std::string& pointer) const {
-  return std::any_of(errors_.begin(), errors_.end(), [&](const Fault& fault) {
-    return lies_under(fault, pointer);
-  });
+  return std::ranges::any_of(errors_,
+                             [&](const Fault& fault) { return lies_under(fault, pointer); });
 }
 
 void Faults::keep_under(const std::vector<std::string>& pointers) {

@@ -30,7 +30,7 @@ bool names_secret(const std::string& key) {
   std::string words = "_" + lower_case(key) + "_";
   std::replace_if(
       words.begin(), words.end(), [](char c) { return c < 'a' || c > 'z'; }, '_');
-  return std::any_of(kWords.begin(), kWords.end(), [&](const char* word) {
+  return std::ranges::any_of(kWords, [&](const char* word) {
     return words.find(fmt::format("_{}_", word)) != std::string::npos;
   });
 }
@@ -38,7 +38,7 @@ bool names_secret(const std::string& key) {
 /// In a section of services, where "key" is no key of a dictionary.
 bool names_login(const std::string& key) {
   constexpr std::array kWords = {"key", "auth", "pwd", "login"};
-  return std::find(kWords.begin(), kWords.end(), lower_case(key)) != kWords.end();
+  return std::ranges::find(kWords, lower_case(key)) != kWords.end();
 }
 
 /// A key of this program for one of others: "lr" for "learning_rate".
@@ -52,7 +52,7 @@ std::string word_for(const std::string& key, const std::vector<std::string>& kno
        {"bs", "batch_size"},
        {"embeddings_url", "img_embeddings_url"}}};
   for (const auto& [other, own] : kOthers) {
-    if (key == other && std::find(known.begin(), known.end(), own) != known.end()) return own;
+    if (key == other && std::ranges::find(known, own) != known.end()) return own;
   }
   return key;
 }
@@ -140,13 +140,12 @@ void Reader::unknown_key(const std::string& key,
                          std::span<const RefusedKey> refused) {
   const std::string at = pointer + "/" + pointer_part(key);
   const std::string near = guess(key, known);
-  const auto refused_key = std::find_if(
-      refused.begin(), refused.end(), [&](const RefusedKey& each) { return each.key == key; });
+  const auto refused_key =
+      std::ranges::find_if(refused, [&](const RefusedKey& each) { return each.key == key; });
   const std::string place = only_place_of(key, findings_.defaults);
-  const bool is_overridden = std::any_of(
-      findings_.overridden.begin(), findings_.overridden.end(), [&](const std::string& set) {
-        return set == at || set.starts_with(at + "/") || at.starts_with(set + "/");
-      });
+  const bool is_overridden = std::ranges::any_of(findings_.overridden, [&](const std::string& set) {
+    return set == at || set.starts_with(at + "/") || at.starts_with(set + "/");
+  });
   if (names_secret(key) || (names_login(key) && pointer.starts_with("/tracker"))) {
     faults_.error(
         at,
@@ -174,7 +173,7 @@ void Reader::unknown_key(const std::string& key,
   } else {
     // Of sections: "training" is no typo of "train", and yet no other word. Of keys: those of other programs.
     const std::string word = word_for(key, known);
-    const auto similar = std::find_if(known.begin(), known.end(), [&](const std::string& name) {
+    const auto similar = std::ranges::find_if(known, [&](const std::string& name) {
       return name == word || (pointer.empty() && key.starts_with(name));
     });
     faults_.warn(at,
@@ -243,8 +242,7 @@ void Reader::read_scalar(const ValueAt& at, std::string& out) {
   }
   if (!json.is_string()) return wrong_type(json, pointer, expectation<std::string>(limits));
   out = with_small_schemes(json.get<std::string>());
-  if (!limits.words.empty() &&
-      std::find(limits.words.begin(), limits.words.end(), out) == limits.words.end()) {
+  if (!limits.words.empty() && std::ranges::find(limits.words, out) == limits.words.end()) {
     return wrong_word(at, expectation<std::string>(limits), limits.words);
   }
   if (limits.not_empty_ && out.empty()) return faults_.error(pointer, "must not be empty");
@@ -307,7 +305,7 @@ void Reader::read_transform(const std::string& name,
                             const std::string& pointer,
                             std::vector<TransformConfig>& out) {
   const auto& names = enum_names<TransformKind>;
-  const auto found = std::find(names.begin(), names.end(), name);
+  const auto found = std::ranges::find(names, name);
   if (found == names.end()) {
     faults_.error(pointer,
                   fmt::format("no such transform; known are {}{}",

@@ -255,7 +255,7 @@ class StructReader {
     std::span<const RefusedKey> refused;
     if constexpr (requires { T::kRefusedKeys; }) refused = T::kRefusedKeys;
     for (const auto& [key, value] : json_.items()) {
-      if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
+      if (std::ranges::find(known_, key) == known_.end()) {
         reader_.unknown_key(key, pointer_, known_, policy, refused);
       }
     }

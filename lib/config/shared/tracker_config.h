@@ -433,10 +433,9 @@ struct TrackerConfig {
         "run "
         "could be meant";
     const auto& loggers = log.values();
-    const bool has_logger =
-        std::any_of(loggers.begin(), loggers.end(), [](const LogConfig& logger) {
-          return std::holds_alternative<WandbLogConfig>(logger);
-        });
+    const bool has_logger = std::ranges::any_of(loggers, [](const LogConfig& logger) {
+      return std::holds_alternative<WandbLogConfig>(logger);
+    });
     const auto needs_logger = [](const auto* config) { return config && !config->wandb_run_path; };
     const bool loads = load && needs_logger(std::get_if<WandbLoadConfig>(&*load));
     f.check(has_logger || !loads, "load", kNoRun);

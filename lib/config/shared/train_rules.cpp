@@ -191,7 +191,7 @@ bool check_betas(BetaSchedule schedule,
                  const NetworkName& network,
                  Faults& faults) {
   const std::vector<double> betas = beta_schedule_values(schedule, timesteps);
-  const auto bad = std::find_if(betas.begin(), betas.end(), [](double b) { return b >= 1; });
+  const auto bad = std::ranges::find_if(betas, [](double b) { return b >= 1; });
   if (bad == betas.end()) return true;
   faults.error(
       fmt::format("/{}/timesteps", network.section),

@@ -191,8 +191,7 @@ void CaptionTable::add_tar(const std::string& path) {
     for (const auto& [stored, offset] : sample.members) {
       const std::string field = lower_case(stored);
       if (field == "txt") caption = read_tar_member(path, offset).content;
-      if (std::count(kPictureFields.begin(), kPictureFields.end(), field) > 0 &&
-          !row.picture_offset)
+      if (std::ranges::count(kPictureFields, field) > 0 && !row.picture_offset)
         row.picture_offset = offset;
     }
     add_row(std::move(row), caption);

@@ -55,9 +55,7 @@ RemotePart beginning_of(const std::string& path) {
 std::vector<std::string> files_of_table(const std::string& folder, const std::string& key) {
   if (is_local_url(folder)) return table_files(local_path(folder), key, {".npy"});
   std::vector<ListedFile> listed = list_folder(folder);
-  std::sort(listed.begin(), listed.end(), [](const ListedFile& a, const ListedFile& b) {
-    return a.name < b.name;
-  });
+  std::ranges::sort(listed, {}, &ListedFile::name);
   std::vector<std::string> urls;
   for (const ListedFile& file : listed) {
     if (file.name.ends_with(".npy")) urls.push_back(file.url);
@@ -66,10 +64,8 @@ std::vector<std::string> files_of_table(const std::string& folder, const std::st
 }
 
 bool fits(const std::vector<int64_t>& row, const std::vector<int64_t>& wanted) {
-  return row.size() == wanted.size() &&
-         std::equal(row.begin(), row.end(), wanted.begin(), [](int64_t size, int64_t want) {
-           return want == 0 || size == want;
-         });
+  return std::ranges::equal(
+      row, wanted, [](int64_t size, int64_t want) { return want == 0 || size == want; });
 }
 
 std::string wanted_text(const std::vector<int64_t>& wanted) {
@@ -214,9 +210,7 @@ at::Tensor EmbeddingTable::gather(const std::vector<int64_t>& rows, int64_t bloc
   // By row, so that each file is opened once, and its disk goes one way.
   std::vector<int64_t> by_row(rows.size());
   std::iota(by_row.begin(), by_row.end(), 0);
-  std::sort(by_row.begin(), by_row.end(), [&](int64_t a, int64_t b) {
-    return rows[static_cast<size_t>(a)] < rows[static_cast<size_t>(b)];
-  });
+  std::ranges::sort(by_row, {}, [&](int64_t i) { return rows[static_cast<size_t>(i)]; });
   ++gathers_;
   for (const int64_t place : by_row) {
     const int64_t row = rows[static_cast<size_t>(place)];
@@ -242,9 +236,7 @@ const at::Tensor& EmbeddingTable::block(int64_t number, int64_t block_rows) cons
 void EmbeddingTable::drop_blocks() const {
   while (std::ssize(blocks_) > RowOrder::kMixedBlocks) {
     const auto oldest =
-        std::min_element(blocks_.begin(), blocks_.end(), [](const auto& a, const auto& b) {
-          return a.second.used < b.second.used;
-        });
+        std::ranges::min_element(blocks_, {}, [](const auto& each) { return each.second.used; });
     if (oldest->second.used == gathers_) return;
     blocks_.erase(oldest);
   }
@@ -256,8 +248,7 @@ at::Tensor EmbeddingTable::read(int64_t first, int64_t count, uint64_t fetched) 
   shape.insert(shape.end(), row_shape_.begin(), row_shape_.end());
   const at::Tensor out = at::empty(shape, at::kFloat);
   float* to = out.data_ptr<float>();
-  const auto behind = [](int64_t row, const File& file) { return row < file.first_row; };
-  auto file = std::prev(std::upper_bound(files_.begin(), files_.end(), first, behind));
+  auto file = std::prev(std::ranges::upper_bound(files_, first, {}, &File::first_row));
   for (int64_t row = first; row < first + count; ++file) {
     const int64_t in_file = row - file->first_row;
     const int64_t part = std::min(first + count - row, file->layout.shape[0] - in_file);
@@ -376,7 +367,7 @@ std::vector<std::string> table_files(const std::string& folder,
   std::vector<std::string> files;
   const WalkEnd end = walk_data(folder, Below::kAll, [&](const fs::directory_entry& entry) {
     const std::string extension = lower_extension(entry.path());
-    if (std::find(extensions.begin(), extensions.end(), extension) != extensions.end())
+    if (std::ranges::find(extensions, extension) != extensions.end())
       files.push_back(entry.path().string());
   });
   if (end.error) {
@@ -387,7 +378,7 @@ std::vector<std::string> table_files(const std::string& folder,
         folder,
         end.error.message());
   }
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
@@ -408,11 +399,11 @@ Numbers numbers_of(const std::vector<TableFile>& files) {
 }
 
 bool has_unnumbered(const Numbers& numbers) {
-  return std::find(numbers.begin(), numbers.end(), std::nullopt) != numbers.end();
+  return std::ranges::any_of(numbers, [](const auto& number) { return !number; });
 }
 
 Numbers sorted(Numbers numbers) {
-  std::sort(numbers.begin(), numbers.end());
+  std::ranges::sort(numbers);
   return numbers;
 }
 
@@ -425,8 +416,8 @@ bool pairs_agree(const std::vector<TableFile>& files,
                  const TableFile*& alone) {
   bool has_pair = false;
   for (size_t i = 0; i < files.size(); ++i) {
-    if (std::count(numbers.begin(), numbers.end(), numbers[i]) > 1) return false;
-    const auto partner = std::find(other_numbers.begin(), other_numbers.end(), numbers[i]);
+    if (std::ranges::count(numbers, numbers[i]) > 1) return false;
+    const auto partner = std::ranges::find(other_numbers, numbers[i]);
     if (partner == other_numbers.end()) {
       if (alone == nullptr) alone = &files[i];
       continue;

@@ -126,7 +126,7 @@ bool EmbeddingRows::is_finite(int64_t row) const {
   thread_local std::vector<float> values;
   values.resize(static_cast<size_t>(row_numel()));
   array_.copy_row_float32(row, values.data());
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+  return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
 }
 
 std::optional<std::string> embed_manifest_of(const std::string& url) {

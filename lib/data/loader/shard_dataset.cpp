@@ -415,10 +415,9 @@ bool ShardDataset::turn_window() {
     current_ = std::exchange(coming_, Window{});
     current_.end = walk_.place();
   }
-  std::sort(
-      current_.samples.begin(), current_.samples.end(), [](const Candidate& a, const Candidate& b) {
-        return a.draw != b.draw ? a.draw < b.draw : a.place.is_before(b.place);
-      });
+  std::ranges::sort(current_.samples, [](const Candidate& a, const Candidate& b) {
+    return a.draw != b.draw ? a.draw < b.draw : a.place.is_before(b.place);
+  });
   passed_ = 0;
   if (begun) {
     while (passed_ < current_.samples.size() && current_.samples[passed_].draw <= begun->last_draw)

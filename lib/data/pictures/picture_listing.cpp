@@ -64,9 +64,8 @@ class Lister {
                files,
                kinds);
     }
-    std::sort(listing_.pictures.begin(), listing_.pictures.end(), [](const auto& a, const auto& b) {
-      return std::tie(a.source, a.offset) < std::tie(b.source, b.offset);
-    });
+    std::ranges::sort(
+        listing_.pictures, {}, [](const auto& each) { return std::tie(each.source, each.offset); });
     return std::move(listing_);
   }
 
@@ -127,7 +126,7 @@ class Lister {
 
   std::vector<std::string> texts_of_left_out() {
     std::vector<std::string> texts;
-    std::sort(lost_.begin(), lost_.end());
+    std::ranges::sort(lost_);
     if (!lost_.empty()) {
       texts.push_back(counted(std::ssize(lost_),
                               "link whose target does not exist or cannot be reached",
@@ -142,9 +141,8 @@ class Lister {
                                   pictures == "1 picture" ? "it" : "them"));
     }
     const auto& others = listing_.others;
-    const bool has_parquet = std::any_of(others.begin(), others.end(), [](const auto& other) {
-      return lower_extension(other) == ".parquet";
-    });
+    const bool has_parquet = std::ranges::any_of(
+        others, [](const auto& other) { return lower_extension(other) == ".parquet"; });
     if (has_parquet && listing_.pictures.empty())
       texts.push_back("Parquet files: docs/data.md says how to unpack them");
     return texts;

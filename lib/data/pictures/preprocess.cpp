@@ -425,10 +425,9 @@ void write_picture(const Image& image, const at::Tensor& batch, int64_t place) {
   bytes.resize(static_cast<size_t>(batch.stride(0)));
   write_planes(image, batch.size(1), bytes.data());
   // The quotient is rounded: a product with 1 / 255 would be another float.
-  std::transform(bytes.begin(),
-                 bytes.end(),
-                 batch.mutable_data_ptr<float>() + place * batch.stride(0),
-                 [](uint8_t byte) { return static_cast<float>(byte) / 255.0F; });
+  std::ranges::transform(bytes,
+                         batch.mutable_data_ptr<float>() + place * batch.stride(0),
+                         [](uint8_t byte) { return static_cast<float>(byte) / 255.0F; });
 }
 
 at::Tensor empty_for_batch(at::ScalarType dtype,

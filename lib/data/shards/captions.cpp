@@ -87,7 +87,7 @@ std::string add_csv(std::string_view text, Captions& captions) {
   }
   const std::vector<std::string> head = take_row(text, separator);
   const auto column = [&](const char* name) {
-    return static_cast<size_t>(std::find(head.begin(), head.end(), name) - head.begin());
+    return static_cast<size_t>(std::ranges::find(head, name) - head.begin());
   };
   const size_t file = column("file_name"), caption = std::min(column("caption"), column("text"));
   if (std::max(file, caption) >= head.size())
@@ -148,8 +148,7 @@ void note_caption(const CaptionText& caption,
 
 bool is_caption_name(const fs::path& path) {
   return is_table_name(path) ||
-         std::find(kCaptionExtensions.begin(), kCaptionExtensions.end(), path.extension()) !=
-             kCaptionExtensions.end();
+         std::ranges::find(kCaptionExtensions, path.extension()) != kCaptionExtensions.end();
 }
 
 std::optional<std::string> FolderCaptions::of(const fs::path& picture,

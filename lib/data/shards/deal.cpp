@@ -52,11 +52,10 @@ Numbers mix(const std::vector<std::string>& paths,
     while (end != chosen.end() && paths[*end].starts_with(folder)) ++end;
     spread(mix(paths, seed, Numbers(begin, end), slash + 1), folder);
   }
-  std::sort(files.begin(), files.end(), [&](size_t a, size_t b) {
-    return std::pair(hash_of_path(paths[a], seed), a) < std::pair(hash_of_path(paths[b], seed), b);
-  });
+  std::ranges::sort(
+      files, {}, [&](size_t i) { return std::pair(hash_of_path(paths[i], seed), i); });
   if (!files.empty()) spread(files, paths[files.front()].substr(0, depth));
-  std::sort(places.begin(), places.end());
+  std::ranges::sort(places);
   Numbers mixed;
   for (const auto& [place, picture] : places) mixed.push_back(picture);
   return mixed;
@@ -91,7 +90,7 @@ std::vector<Numbers> deal_folders(const std::vector<std::string>& paths,
   for (const auto& [name, numbers] : folders) {
     by_size.emplace_back(paths.size() - numbers.size(), hash_of_path(name, options.seed), &numbers);
   }
-  std::sort(by_size.begin(), by_size.end());
+  std::ranges::sort(by_size);
   std::vector<Numbers> shards(std::min(shard_count, folders.size()));
   using Fill = std::pair<size_t, size_t>;  // pictures so far, shard
   std::priority_queue<Fill, std::vector<Fill>, std::greater<>> fills;
@@ -103,7 +102,7 @@ std::vector<Numbers> deal_folders(const std::vector<std::string>& paths,
     fills.emplace(pictures + numbers->size(), shard);
   }
   for (Numbers& shard : shards) {
-    std::sort(shard.begin(), shard.end());
+    std::ranges::sort(shard);
     shard = mix(paths, options.seed, shard);
   }
   return shards;

@@ -86,7 +86,7 @@ std::vector<std::string> lonely_captions(const PictureListing& listing) {
     const bool is_read = is_caption_name(other) && named.contains(stem(other));
     if ((extension == ".txt" || extension == ".caption") && !is_read) lonely.push_back(other);
   }
-  std::sort(lonely.begin(), lonely.end());
+  std::ranges::sort(lonely);
   return lonely;
 }
 
@@ -310,9 +310,7 @@ PackReport mix_shards(const std::string& from,
   std::vector<StoredSample> samples;
   for (size_t i = 0; i < shards.size(); ++i) list_samples(shards, i, samples);
   // deal() takes sorted paths.
-  std::sort(samples.begin(), samples.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.path, a.shard) < std::pair(b.path, b.shard);
-  });
+  std::ranges::sort(samples, {}, [](const auto& each) { return std::tie(each.path, each.shard); });
   std::vector<std::string> paths;
   for (const StoredSample& sample : samples) paths.push_back(sample.path);
   const auto dealt = deal(paths, options);

@@ -38,7 +38,7 @@ FolderPart part_of(const std::string& url) {
   const size_t end = url.find(':', begin);
   const std::string order = url.substr(begin, end - begin);
   const auto& names = enum_names<FolderOrder>;
-  const auto index = std::find(names.begin(), names.end(), order) - names.begin();
+  const auto index = std::ranges::find(names, order) - names.begin();
   return {static_cast<FolderOrder>(index), url.substr(end + 1, url.rfind('/') - end - 1)};
 }
 
@@ -46,7 +46,7 @@ FolderPart part_of(const std::string& url) {
 /// the row of its embeddings.
 std::string key_of(const FolderPicture& picture, int64_t shard, int64_t index) {
   std::string key = as_utf8(picture.source);
-  std::replace(key.begin(), key.end(), '.', '_');
+  std::ranges::replace(key, '.', '_');
   return fmt::format("{}_{:0{}}{:0{}}", key, shard, kShardWidth, index, kIndexWidth);
 }
 

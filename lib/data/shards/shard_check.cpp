@@ -76,7 +76,7 @@ class RowCheck {
     // Samples that were taken out of a shard leave gaps, or were a few last ones. More rows than that
     // behind a shard without gaps are those of other pictures.
     constexpr int64_t kFew = 10;  // a tenth
-    const bool has_gaps = std::count(taken_.begin(), taken_.end(), false) != behind;
+    const bool has_gaps = std::ranges::count(taken_, false) != behind;
     return found_ > 0 && !has_gaps && idle * kFew > std::ssize(taken_) ? found_ : shared_;
   }
 
@@ -217,9 +217,7 @@ std::vector<int64_t> compare_shapes(std::vector<Findings>& all,
     if (!(findings.*shape).empty()) ++shards[findings.*shape];
   if (shards.empty()) return {};
   const auto most =
-      std::max_element(shards.begin(), shards.end(), [](const auto& a, const auto& b) {
-        return a.second < b.second;
-      });
+      std::ranges::max_element(shards, {}, [](const auto& each) { return each.second; });
   for (Findings& findings : all) {
     if ((findings.*shape).empty() || findings.*shape == most->first) continue;
     findings.check.usable = findings.check.no_caption = 0;
@@ -271,7 +269,7 @@ std::vector<std::string> shards_in_folder(const std::string& folder) {
         "{}: found no .tar file in the folder.\n  `dalle2-train shards make` packs pictures into shards.",
         folder);
   }
-  std::sort(urls.begin(), urls.end());
+  std::ranges::sort(urls);
   return urls;
 }
 
@@ -389,7 +387,7 @@ std::string judge(const std::string& property, const std::map<std::string, Split
     }
     if (ratio <= largest) continue;
     largest = ratio;
-    const auto split = static_cast<size_t>(std::max_element(off.begin(), off.end()) - off.begin());
+    const auto split = static_cast<size_t>(std::ranges::max_element(off) - off.begin());
     line = fmt::format(
         "the splits differ by {}: {} has {:.0f} of the {:.0f} samples in {}, where a mixed set has about "
         "{:.0f}; `dalle2-train shards make --from SHARDS --out DIR` mixes a set",

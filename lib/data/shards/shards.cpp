@@ -98,7 +98,7 @@ ShardList::ShardList(const ShardDataConfig& config) : texts_(config.webdataset_b
     } else {
       section.urls = expand_urls(text, kUrlKey);
       section.size = std::ssize(section.urls);
-      section.local = std::any_of(section.urls.begin(), section.urls.end(), is_local_url);
+      section.local = std::ranges::any_of(section.urls, is_local_url);
     }
     size_ += section.size;
     if (size_ < kMostListedShards) continue;
@@ -113,10 +113,7 @@ ShardList::~ShardList() = default;
 
 const ShardList::Section& ShardList::section_of(int64_t position) const {
   D2_CHECK(position >= 0 && position < size_, "shard {} of {}", position, size_);
-  const auto behind = std::upper_bound(
-      sections_.begin(), sections_.end(), position, [](int64_t at, const Section& section) {
-        return at < section.begin;
-      });
+  const auto behind = std::ranges::upper_bound(sections_, position, {}, &Section::begin);
   return *(behind - 1);
 }
 
@@ -127,7 +124,7 @@ std::string ShardList::url(int64_t position) const {
 
 std::vector<uint32_t> ShardList::existing(const std::vector<uint32_t>& positions) const {
   const auto is_open = [](const Section& each) { return !each.local && !each.listed; };
-  if (std::all_of(sections_.begin(), sections_.end(), is_open)) return positions;
+  if (std::ranges::all_of(sections_, is_open)) return positions;
   std::map<std::string, std::unordered_set<std::string>> folders;  // each is listed once
   const auto is_there = [&](const std::string& url) {
     const std::filesystem::path path = local_path(url);
@@ -145,8 +142,7 @@ std::vector<uint32_t> ShardList::existing(const std::vector<uint32_t>& positions
       const std::string url = section.url(index);
       return !is_local_url(url) || is_there(url);
     }
-    return std::binary_search(
-        section.listed->begin(), section.listed->end(), section.first_number + index);
+    return std::ranges::binary_search(*section.listed, section.first_number + index);
   };
   std::vector<uint32_t> found;
   std::copy_if(positions.begin(), positions.end(), std::back_inserter(found), exists);
@@ -208,7 +204,7 @@ std::string ShardList::advice(const std::vector<uint32_t>& positions,
   }
   std::vector<int64_t> numbers;
   for (const uint32_t position : positions) numbers.push_back(section.first_number + position);
-  std::sort(numbers.begin(), numbers.end());
+  std::ranges::sort(numbers);
   const size_t told = std::min(numbers.size(), kMostToldShards);
   const std::string more =
       numbers.size() > told
@@ -253,11 +249,10 @@ ShardUrls ShardUrls::part(size_t begin, size_t end) const {
 std::string absent_shards(const ShardList& list,
                           std::vector<uint32_t> positions,
                           std::vector<uint32_t> found) {
-  std::sort(positions.begin(), positions.end());
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(positions);
+  std::ranges::sort(found);
   std::vector<uint32_t> absent;
-  std::set_difference(
-      positions.begin(), positions.end(), found.begin(), found.end(), std::back_inserter(absent));
+  std::ranges::set_difference(positions, found, std::back_inserter(absent));
   std::string text;
   for (size_t i = 0; i < std::min(absent.size(), kMostToldAbsent); ++i) {
     text += (i == 0 ? "" : ", ") + public_url(list.url(absent[i]));

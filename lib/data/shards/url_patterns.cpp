@@ -321,7 +321,7 @@ std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {
     const bool there = tail == url.after.size() || path_exists(file);
     if (there && file == folder + name + url.after.substr(tail)) numbers.push_back(*number);
   }
-  std::sort(numbers.begin(), numbers.end());
+  std::ranges::sort(numbers);
   return numbers;
 }
 

@@ -212,7 +212,7 @@ void DecoderImpl::check_guidance(const DecoderSampleOptions& options) const {
                       options.cond_scale.size());
   }
   const auto& scales = options.cond_scale.values();
-  const bool guided = std::any_of(scales.begin(), scales.end(), [](double s) { return s != 1; });
+  const bool guided = std::ranges::any_of(scales, [](double s) { return s != 1; });
   if (guided && config.image_cond_drop_prob <= 0 && config.text_cond_drop_prob <= 0) {
     throw ConfigError(
         "cond_scale: the decoder was not trained with conditional dropout, so it cannot be guided "
@@ -232,7 +232,7 @@ int64_t DecoderImpl::check_sample_options(const DecoderSampleOptions& options) c
                       options.start_at_unet,
                       stop);
   }
-  if (std::find(kSamplers.begin(), kSamplers.end(), options.sampler) == kSamplers.end()) {
+  if (std::ranges::find(kSamplers, options.sampler) == kSamplers.end()) {
     throw ConfigError("sampler: expected auto, ddpm, ddim or dpmpp, got \"{}\"", options.sampler);
   }
   check_guidance(options);

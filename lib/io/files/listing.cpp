@@ -125,13 +125,13 @@ bool is_picture_name(const std::filesystem::path& path) {
 bool is_unread_extension(const std::string& extension) {
   constexpr std::array kUnread = {
       ".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".tif", ".tiff"};
-  return std::find(kUnread.begin(), kUnread.end(), extension) != kUnread.end();
+  return std::ranges::find(kUnread, extension) != kUnread.end();
 }
 
 bool is_data_extension(const std::string& extension) {
   constexpr std::array kOfData = {
       ".caption", ".csv", ".json", ".jsonl", ".npy", ".parquet", ".tar", ".txt"};
-  return std::find(kOfData.begin(), kOfData.end(), extension) != kOfData.end();
+  return std::ranges::find(kOfData, extension) != kOfData.end();
 }
 
 bool path_exists(const std::filesystem::path& path) {
@@ -178,7 +178,7 @@ std::vector<std::string> names_ending(const std::string& folder, const std::stri
   if (end.error && end.error != std::errc::no_such_file_or_directory) {
     throw DataError("{}: the folder cannot be read: {}", folder, end.error.message());
   }
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -214,7 +214,7 @@ std::vector<std::string> numbered_arrays(const std::string& folder) {
     look_into(one_down);
     for (const std::filesystem::path& two_down : folders_in(one_down)) look_into(two_down);
   }
-  std::sort(arrays.begin(), arrays.end());
+  std::ranges::sort(arrays);
   return arrays;
 }
 
@@ -242,7 +242,7 @@ std::vector<std::string> files_in_folder(const std::string& folder) {
         if (!entry.is_directory(ignored)) files.push_back(entry.path().string());
       });
   if (end.error) throw_unreadable(folder, end.error);
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 

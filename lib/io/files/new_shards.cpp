@@ -30,7 +30,7 @@ bool is_numbered(const std::string& tar) {
 std::vector<std::string> set_in(const std::string& folder, const std::vector<std::string>& names) {
   std::vector<std::string> found = names_ending(folder, ".tar");
   std::erase_if(found, [&](const std::string& tar) {
-    return !is_numbered(tar) && std::find(names.begin(), names.end(), tar) == names.end();
+    return !is_numbered(tar) && std::ranges::find(names, tar) == names.end();
   });
   for (std::string& array : numbered_arrays(folder)) found.push_back(std::move(array));
   for (const char* manifest : {kEmbeddingsManifest, kLatentsManifest}) {
@@ -103,7 +103,7 @@ std::vector<std::string> NewShards::finish(const std::vector<std::string>& names
         error.code().message());
   }
   for (const std::string& name : earlier_) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
+    if (std::ranges::find(names, name) == names.end()) {
       remove_file((out / name).string());
     }
   }

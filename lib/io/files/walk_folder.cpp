@@ -83,12 +83,10 @@ WalkEnd walk_data(const fs::path& folder,
   std::vector<fs::path> walked = {canonical_folder(folder)};
   while (!result.error && !links.empty()) {
     std::vector<fs::path> found = std::exchange(links, {});
-    std::sort(found.begin(), found.end());
+    std::ranges::sort(found);
     for (const fs::path& link : found) {
       const fs::path target = canonical_folder(link);
-      const auto any_walked = [&](const auto& rule) {
-        return std::any_of(walked.begin(), walked.end(), rule);
-      };
+      const auto any_walked = [&](const auto& rule) { return std::ranges::any_of(walked, rule); };
       if (any_walked([&](const fs::path& other) { return is_in_folder(target, other); })) continue;
       if (any_walked([&](const fs::path& other) { return is_in_folder(other, target); })) {
         log_warning(
@@ -103,7 +101,7 @@ WalkEnd walk_data(const fs::path& folder,
       if (end.error && (end.opened || below != Below::kReadable)) return {true, end.error};
     }
   }
-  std::sort(of_runs.begin(), of_runs.end());
+  std::ranges::sort(of_runs);
   result.of_runs = std::move(of_runs);
   return result;
 }

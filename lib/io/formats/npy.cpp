@@ -269,7 +269,7 @@ NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std
   for (const int64_t size : layout.shape) {
     too_large = too_large || __builtin_mul_overflow(bounded, std::max<int64_t>(size, 1), &bounded);
   }
-  const bool is_empty = std::count(layout.shape.begin(), layout.shape.end(), 0) > 0;
+  const bool is_empty = std::ranges::count(layout.shape, 0) > 0;
   const uint64_t expected = is_empty ? 0 : static_cast<uint64_t>(bounded);
   const uint64_t found = file_size - layout.data_begin;
   if (too_large || found != expected) {

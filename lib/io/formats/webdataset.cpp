@@ -95,7 +95,7 @@ std::string no_field_text(const GroupedSample& sample, std::span<const char* con
     }
   }
   if (dotted.empty()) return text;
-  std::sort(dotted.begin(), dotted.end());
+  std::ranges::sort(dotted);
   return fmt::format(
       "{}; it has the field{} {} (a key ends at the first dot of the name: replace the others)",
       text,

@@ -319,8 +319,7 @@ PictureFacts look_at_picture(const std::string& content, const std::string& orig
   EncodedImage image(content, origin, {.keep_alpha = true});
   const Image whole = image.crop({0, 0, image.width(), image.height()});
   PictureFacts facts = image.facts();
-  facts.transparent =
-      std::any_of(whole.alpha.begin(), whole.alpha.end(), [](uint8_t a) { return a != 255; });
+  facts.transparent = std::ranges::any_of(whole.alpha, [](uint8_t a) { return a != 255; });
   facts.grey = is_grey(whole);
   facts.orientation = exif_orientation(content);
   if (facts.orientation >= 5) std::swap(facts.width, facts.height);

@@ -56,8 +56,8 @@ std::string drawable_text(const std::string& text) {
   std::string ascii;
   size_t drawn = 0, unknown = 0;
   for (const char32_t c : nfkd(code_points(text))) {
-    const auto other = std::find_if(
-        kInAscii.begin(), kInAscii.end(), [&](const auto& entry) { return entry.first == c; });
+    const auto other =
+        std::ranges::find_if(kInAscii, [&](const auto& entry) { return entry.first == c; });
     if (is_accent(c)) continue;
     if (is_white_space(c)) {
       ascii += ' ';

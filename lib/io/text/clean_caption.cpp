@@ -42,11 +42,7 @@ char32_t windows_1252_meaning(char32_t c) {
 }
 
 std::optional<std::u32string> entity(std::string_view name) {
-  const auto* const found =
-      std::lower_bound(std::begin(kEntities),
-                       std::end(kEntities),
-                       name,
-                       [](const Entity& each, std::string_view key) { return each.name < key; });
+  const auto* const found = std::ranges::lower_bound(kEntities, name, {}, &Entity::name);
   if (found == std::end(kEntities) || found->name != name) return std::nullopt;
   return code_points(found->text);
 }
@@ -138,8 +134,8 @@ Reference closed_reference(std::u32string_view rest) {
   }
   const std::string name = ascii(whole.substr(1));
   if (auto meaning = entity(name)) return {whole.size(), *meaning};
-  const bool in_capitals = std::none_of(
-      name.begin(), name.end(), [](char letter) { return letter >= 'a' && letter <= 'z'; });
+  const bool in_capitals =
+      std::ranges::none_of(name, [](char letter) { return letter >= 'a' && letter <= 'z'; });
   // Where a browser reads something else from the capitals, that is what is meant.
   if (!in_capitals || reference(whole).length != 0) return {};
   const auto small = entity(lower_case(name));
@@ -265,9 +261,8 @@ std::string_view beginning(std::string_view text) {
 
 /// Whether repairs and HTML leave the text as it is.
 bool is_plain_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= ' ' && c <= '~' && c != '&') || c == '\n' || c == '\t';
-  });
+  return std::ranges::all_of(
+      text, [](char c) { return (c >= ' ' && c <= '~' && c != '&') || c == '\n' || c == '\t'; });
 }
 
 std::u32string with_single_spaces(const std::u32string& text) {

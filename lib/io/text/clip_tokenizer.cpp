@@ -36,7 +36,7 @@ bool is_other(char32_t c) {
 
 template <class Kind>
 size_t run_length(std::u32string_view text, const Kind& kind) {
-  return static_cast<size_t>(std::find_if_not(text.begin(), text.end(), kind) - text.begin());
+  return static_cast<size_t>(std::ranges::find_if_not(text, kind) - text.begin());
 }
 
 /// Length of the word that `text` begins with; 0 at a space and what else no word has.
@@ -167,7 +167,7 @@ void ClipTokenizer::Tables::merge_all(std::vector<int64_t>& tokens) const {
   std::vector<int64_t> next(tokens.size());  // what each token and the one behind it make
   for (size_t i = 0; i < tokens.size(); ++i) next[i] = merged_at(i);
   while (!tokens.empty()) {
-    const int64_t first = *std::min_element(next.begin(), next.end());
+    const int64_t first = *std::ranges::min_element(next);
     if (first == kNone) return;
     size_t kept = 0;
     std::vector<size_t> made;

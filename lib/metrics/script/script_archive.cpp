@@ -69,10 +69,9 @@ std::optional<int64_t> same_number(const Value* list) {
   } else if (const auto constant = torch::jit::toIValue(list); constant && constant->isIntList()) {
     numbers = constant->toIntVector();
   }
-  const bool same =
-      !numbers.empty() && std::all_of(numbers.begin(), numbers.end(), [&](int64_t number) {
-        return number == numbers.front();
-      });
+  const bool same = !numbers.empty() && std::ranges::all_of(numbers, [&](int64_t number) {
+    return number == numbers.front();
+  });
   return same ? std::optional(numbers.front()) : std::nullopt;
 }
 

@@ -253,8 +253,7 @@ at::Tensor CausalTransformerImpl::forward(const at::Tensor& tokens,
 
 bool CausalTransformerImpl::drops() const {
   const auto any = [](const auto& layers) {
-    return std::any_of(
-        layers.begin(), layers.end(), [](const auto& layer) { return layer->drops(); });
+    return std::ranges::any_of(layers, [](const auto& layer) { return layer->drops(); });
   };
   return any(attentions_) || any(feed_forwards_);
 }

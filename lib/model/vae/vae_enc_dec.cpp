@@ -225,7 +225,7 @@ VaeResnetImpl::VaeResnetImpl(const VaeConfig& config) {
     if (attends) encoders_.emplace_back(attention());
     before = width;
   }
-  std::reverse(decoders_.begin(), decoders_.end());
+  std::ranges::reverse(decoders_);
   const auto add_all = [this](const char* name, const std::vector<torch::nn::AnyModule>& stages) {
     const auto group = add_group(*this, name);
     for (size_t place = 0; place < stages.size(); ++place) {

@@ -280,8 +280,7 @@ const Source& lowest(const std::vector<Source>& sources) {
     while (i < 1000 && !source.trained(i)) ++i;
     return i;
   };
-  return *std::ranges::min_element(
-      sources, [&](const Source& a, const Source& b) { return stage(a) < stage(b); });
+  return *std::ranges::min_element(sources, {}, stage);
 }
 
 /// Joins checkpoints or model files of decoders whose stages were trained apart, and prints which file

@@ -360,8 +360,8 @@ ShardSurvey survey_shards(const InitCommand& command) {
                            static_cast<double>(percent) / kWhole);
     }
   }
-  std::sort(survey.short_sides.begin(), survey.short_sides.end());
-  std::sort(survey.shapes.begin(), survey.shapes.end());
+  std::ranges::sort(survey.short_sides);
+  std::ranges::sort(survey.shapes);
   survey.embed_width = width_in_shards(survey);
   return survey;
 }
@@ -405,7 +405,7 @@ bool holds_files(const std::string& folder, const std::vector<std::string>& endi
   bool found = false;
   walk_data(folder, below ? Below::kReadable : Below::kNothing, [&](const auto& entry) {
     const std::string ending = lower_extension(entry.path());
-    found = found || std::find(endings.begin(), endings.end(), ending) != endings.end();
+    found = found || std::ranges::find(endings, ending) != endings.end();
   });
   return found;
 }

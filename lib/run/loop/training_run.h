@@ -261,8 +261,8 @@ class TrainingRun {
   std::vector<PartMetricNames> metrics_;  // one a part: what the log calls its numbers
   const std::string config_sha256_, suspects_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
-  Timer since_step_;  // for samples per second: restarted after what is no training
-  double latest_at_ = 0;  // save_latest(), or the beginning, by ProcessGroup::heard_seconds()
+  Timer since_step_;        // for samples per second: restarted after what is no training
+  double latest_at_ = 0;    // save_latest(), or the beginning, by ProcessGroup::heard_seconds()
   int64_t began_with_seen_ = 0;      // samples that the run had seen when this start began
   std::vector<int64_t> told_skips_;  // of each part: skipped updates that were reported
   RunSession session_;

@@ -184,9 +184,8 @@ StateDict PostHocAverages::named(const at::Tensor& values) const {
 }
 
 bool PostHocAverages::is_finite() const {
-  return std::all_of(averages_.begin(), averages_.end(), [](const Average& average) {
-    return all_finite(average.values);
-  });
+  return std::ranges::all_of(averages_,
+                             [](const Average& average) { return all_finite(average.values); });
 }
 
 Dict PostHocAverages::state(const std::string& prefix) const {

@@ -29,8 +29,7 @@ StateDict TrainerContents::with_carried(StateDict of_model) const {
     while (i < plan.parts.size() && !entry.first.starts_with(plan.parts[i].prefix)) ++i;
     return i;
   };
-  std::stable_sort(
-      all.begin(), all.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  std::ranges::stable_sort(all, {}, place);
   return all;
 }
 
@@ -252,7 +251,7 @@ void TrainState::skipped(const std::string& key, bool flat) {
       const SkippedUpdates skipped = part ? part->skipped : SkippedUpdates{};
       counts.insert(counts.end(), {skipped.total, skipped.in_a_row});
     }
-    if (std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; })) return;
+    if (std::ranges::all_of(counts, [](int64_t n) { return n == 0; })) return;
     const at::Tensor all = at::tensor(counts, at::kLong);
     return out_.set(key, flat ? all : all.view({-1, 2}));
   }
