@@ -93,7 +93,6 @@ std::optional<std::string> PassGraphs::fault_of(const at::Device& device, int64_
   return fmt::format("/train/cuda_graph has no effect {}: {}", place, reason);
 }
 
-/// Of messages.
 std::string PassGraphs::text_of(const Graph& graph) const {
   int64_t samples = 0;
   for (const Key::Shape& shape : graph.key.shapes) {

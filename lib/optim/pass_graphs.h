@@ -70,7 +70,7 @@ class PassGraphs {
   at::Tensor replay(const Graph& graph, const Tensors& inputs);
   at::Tensor check(Graph& graph, const Tensors& inputs, const Work& work);
   void give_up(Graph& graph, const std::string& reason);
-  std::string prefix() const { return part_name_.empty() ? "" : part_name_ + ": "; }
+  std::string prefix() const { return part_name_.empty() ? "" : part_name_ + ": "; }  // of messages
   std::string text_of(const Graph& graph) const;
 
   std::string part_name_;

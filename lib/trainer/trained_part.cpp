@@ -302,8 +302,6 @@ void TrainedPart::update_weights(double lr,
   if (has_halves) half_weights->are_fresh();
 }
 
-/// Whether the optimizer changes what follows the weights while it has them at hand. What after_step()
-/// changes has to be followed later.
 /// The share of the weights in their average, where update() makes that; the buffers' average, and every
 /// other, is made by average_weights().
 std::optional<double> TrainedPart::fused_average_share() const {
@@ -366,9 +364,7 @@ void UpdateOutcome::post(const at::Tensor& found_inf) {
 
 bool UpdateOutcome::take() {
   D2_CHECK(pending_, "an outcome was asked for before an update");
-  if (passed_) {
-    passed_->synchronize();
-  }
+  if (passed_) passed_->synchronize();
   pending_ = false;
   return *flag_.const_data_ptr<float>() == 0.0F;
 }

@@ -260,6 +260,8 @@ struct TrainedPart {
                       const std::function<at::Tensor(const Tensors& inputs)>& work);
   at::Tensor numbers_of(const DropoutSeed& seed) const;
   void refresh_half_weights();
+  /// Whether the optimizer changes what follows the weights while it has them at hand. What after_step()
+  /// changes has to be followed later.
   bool updates_companions() const { return !plan.after_step && optimizer.takes_companions(); }
   std::optional<double> fused_average_share() const;
   void update_weights(double lr, const at::Tensor& divisor, const at::Tensor& found_inf);

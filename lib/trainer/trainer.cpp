@@ -124,10 +124,6 @@ void Trainer::settle(size_t index) const {
   if (settled && settled->settle()) ++contents_.steps[index];
 }
 
-void Trainer::settle_all() const {
-  for (size_t i = 0; i < contents_.parts.size(); ++i) settle(i);
-}
-
 void Trainer::connect(ProcessGroup& group,
                       const ExchangeOptions& options,
                       const ShardOptions& sharding) {

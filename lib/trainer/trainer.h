@@ -216,7 +216,9 @@ class Trainer {
   }
   /// The model in eval mode for as long as it lives, with averages instead of the weights if they are `wanted`.
   AveragesInPlace averages_in_place(bool wanted = true) const;
-  void settle_all() const;
+  void settle_all() const {
+    for (size_t i = 0; i < contents_.parts.size(); ++i) settle(i);
+  }
 
  private:
   Extras with_companions(const Extras& extras) const;

@@ -106,10 +106,6 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
   return stage;
 }
 
-int64_t DecoderImpl::num_unets() const {
-  return static_cast<int64_t>(stages_.size());
-}
-
 at::Device DecoderImpl::device() const {
   return stages_.front()->schedule->betas.device();
 }

@@ -147,7 +147,7 @@ class DecoderImpl : public torch::nn::Module {
   /// @param images [B, C, H, W] in the range of the data @return [B, D, h, w]
   at::Tensor encode(const at::Tensor& images, int64_t unet_number) const;
 
-  int64_t num_unets() const;
+  int64_t num_unets() const { return static_cast<int64_t>(stages_.size()); }
   const DecoderPlan& plan() const { return plan_; }
   /// What sample() asks of its options before it draws. @return the batch size
   /// @throws ConfigError, DataError as sample()

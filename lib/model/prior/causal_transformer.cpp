@@ -176,10 +176,6 @@ at::Tensor GatedFeedForwardImpl::forward(const at::Tensor& x, const DropoutSeed&
   return out_->forward(h);
 }
 
-bool GatedFeedForwardImpl::drops() const {
-  return (is_training() && dropout_ > 0) || in_->drops() || out_->drops();
-}
-
 CausalTransformerImpl::CausalTransformerImpl(const PriorNetworkConfig& config) {
   const PriorLayout& layout = config.layout;
   if (config.norm_in) init_norm_ = register_module("init_norm", make_norm(config.dim, layout.norm));

@@ -122,7 +122,7 @@ class GatedFeedForwardImpl : public torch::nn::Module {
   GatedFeedForwardImpl(const PriorNetworkConfig& config, int64_t number);
   /// [B, N, dim] -> [B, N, dim], without the residual
   at::Tensor forward(const at::Tensor& x, const DropoutSeed& seed);
-  bool drops() const;
+  bool drops() const { return (is_training() && dropout_ > 0) || in_->drops() || out_->drops(); }
 
  private:
   int64_t number_;

@@ -484,10 +484,6 @@ PthSaving::~PthSaving() {
   }
 }
 
-void PthSaving::wait() {
-  if (work_.valid()) work_.get();
-}
-
 void PthSaving::check() {
   if (work_.valid() && work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) wait();
 }

@@ -100,7 +100,9 @@ class PthSaving {
   /// @throws what the previous save threw, and without a thread what the job throws
   void start(bool in_background, std::vector<Value> values, Job job);
   /// @throws what the save threw, once
-  void wait();
+  void wait() {
+    if (work_.valid()) work_.get();
+  }
   /// The same without waiting: an error of a save that is still running is thrown by a later call.
   void check();
 

@@ -154,10 +154,6 @@ void PostHocAverages::update(const at::Tensor& skipped) {
     average.rule.update(average.values, kept_.of(online_.values()), skipped);
 }
 
-void PostHocAverages::count() {
-  for (Average& average : averages_) average.rule.count();
-}
-
 void PostHocAverages::begin_anew() {
   const torch::NoGradGuard no_grad;
   for (Average& average : averages_) {

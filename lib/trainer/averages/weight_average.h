@@ -160,7 +160,9 @@ class PostHocAverages {
   /// Take in what an optimizer step has made of the weights. @param skipped AverageRule::update()
   void update(const at::Tensor& skipped = {});
   /// AverageRule::count()
-  void count();
+  void count() {
+    for (Average& average : averages_) average.rule.count();
+  }
   void begin_anew();
   /// From now on keeps this rank's slice alone; starts over. @param shards has to outlive it
   void shard(const RankShards& shards);

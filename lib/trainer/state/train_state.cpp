@@ -96,10 +96,6 @@ void TrainState::lora(const std::string& key) {
            contents_.lora->alpha);
 }
 
-void TrainState::extras() {
-  for (const auto& [key, value] : extras_) out_.set(key, value);
-}
-
 void TrainState::optimizer(const std::string& key, size_t i) {
   const auto& part = contents_.parts[i];
   if (root_) {
@@ -118,10 +114,6 @@ void TrainState::schedule(const std::string& key, size_t i) {
   note(key,
        part ? schedule_state(part->schedule, part->optimizer.groups().size(), contents_.steps[i])
             : Value());
-}
-
-void TrainState::note(const std::string& key, Value value) {
-  if (!root_) out_.set(key, std::move(value));
 }
 
 void TrainState::take_rest() {

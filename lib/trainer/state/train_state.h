@@ -62,13 +62,17 @@ class TrainState {
   /// Rank, alpha and targets; no entry without adapters.
   void lora(const std::string& key);
   /// What the caller stores; reading it is the caller's too.
-  void extras();
+  void extras() {
+    for (const auto& [key, value] : extras_) out_.set(key, value);
+  }
   /// As torch.optim writes it; None for an untrained part.
   void optimizer(const std::string& key, size_t part);
   /// A note for people and for the reference: rates follow from the step count and the config.
   void schedule(const std::string& key, size_t part);
   /// Anything else for people; never read.
-  void note(const std::string& key, Value value);
+  void note(const std::string& key, Value value) {
+    if (!root_) out_.set(key, std::move(value));
+  }
   void averages(const AverageLayout& layout);
   /// One entry a part, None for one without; no entry where no part has any.
   void post_hoc_averages(const std::string& key);
