@@ -232,7 +232,7 @@ PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, b
   const uint64_t more_code = std::max(process_memory("RssFile"), code) - code;  // that steps load
   const bool offloads = train.use_ema && train.ema.offload && !on_cpu;
   const int64_t averages = average_copies(train) - (offloads ? 1 : 0);
-  // Each network's weights stay in half precision, too (optim/half_weights.h), if steps compute in it.
+  // Each network's weights stay in half precision, too (HalfWeights), if steps compute in it.
   const bool is_half =
       train.mixed_precision ? *train.mixed_precision != MixedPrecision::no : train.amp;
   const int64_t halves = is_half && !train.shard_optimizer ? parameters.trained_bytes / 2 : 0;

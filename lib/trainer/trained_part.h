@@ -19,7 +19,6 @@
 #include "dist/process_group.h"
 #include "model/lora.h"
 #include "optim/flat_parameters.h"
-#include "optim/half_weights.h"
 #include "optim/optimizer.h"
 #include "optim/pass_graphs.h"
 #include "optim/precision.h"
