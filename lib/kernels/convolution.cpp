@@ -119,13 +119,15 @@ MaybeTensor if_any(const at::Tensor& t) {
 variable_list plain_gradients(AutogradContext* context,
                               const at::Tensor& dy,
                               int64_t stride = 1,
-                              bool transposed = false) {
+                              bool transposed = false,
+                              std::array<bool, 3> of = {true, true, true}) {
   const variable_list saved = context->get_saved_variables();
   const at::Tensor &x = saved[0],
                    weight = saved[1].to(x.scalar_type());  // tiles have wider weights
   const int64_t padding = (weight.size(2) - stride + 1) / 2;
-  const std::array<bool, 3> wanted = {
-      context->needs_input_grad(0), context->needs_input_grad(1), needs_bias_grad(context)};
+  const std::array<bool, 3> wanted = {of[0] && context->needs_input_grad(0),
+                                      of[1] && context->needs_input_grad(1),
+                                      of[2] && needs_bias_grad(context)};
   auto [dx, dweight, dbias] = at::convolution_backward(dy,
                                                        x,
                                                        weight,
@@ -389,17 +391,8 @@ struct Wide : torch::autograd::Function<Wide> {
     const at::Tensor &x = saved[0], &weight = saved[1], &dy = grads[0];
     variable_list found(3);
     if (context->needs_input_grad(0)) {
-      found[0] = std::get<0>(at::convolution_backward(dy,
-                                                      x,
-                                                      weight,
-                                                      /*bias_sizes=*/std::nullopt,
-                                                      {1, 1},
-                                                      {weight.size(2) / 2, weight.size(2) / 2},
-                                                      /*dilation=*/{1, 1},
-                                                      /*transposed=*/false,
-                                                      /*output_padding=*/{0, 0},
-                                                      /*groups=*/1,
-                                                      {true, false, false}));
+      found = plain_gradients(
+          context, dy, /*stride=*/1, /*transposed=*/false, /*of=*/{true, false, false});
     }
     if (context->needs_input_grad(1)) {
       RECORD_USER_SCOPE_WITH_INPUTS("dalle2::wide_weight_gradient",
