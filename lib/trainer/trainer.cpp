@@ -66,8 +66,6 @@ Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Devi
   for (size_t i = 0; i < parts.size(); ++i) add_part(parts[i], config, std::move(dropouts[i]));
 }
 
-Trainer::~Trainer() = default;
-
 void Trainer::add_part(const PartPlan& plan,
                        const SharedTrainConfig& config,
                        std::shared_ptr<DropoutSeed> dropout) {

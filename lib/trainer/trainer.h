@@ -55,7 +55,7 @@ class AveragesInPlace {
 /// known whether the last update was made; without it that update counts as made.
 class Trainer {
  public:
-  virtual ~Trainer();
+  virtual ~Trainer() = default;
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 

@@ -33,9 +33,6 @@ struct WandbRun {
 /// comes: a kill of the process loses none.
 class WandbFile {
  public:
-  /// Of the beginning, before the first record.
-  static constexpr size_t kMarkBytes = 7;
-
   /// @throws ConfigError if it cannot be made, ResourceError if it cannot be written
   explicit WandbFile(std::string path);
 
