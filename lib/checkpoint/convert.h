@@ -17,7 +17,6 @@ namespace dalle2 {
 Value read_checkpoint(const std::string& path);
 /// The same without looking at the contents of tensors (read_pth_outline()). @throws DataError
 Value read_checkpoint_outline(const std::string& path);
-/// Whether a file begins as one of that format does.
 bool looks_like_safetensors(const std::string& path);
 
 /// What names begin with in the state dict of an ema_pytorch.EMA.

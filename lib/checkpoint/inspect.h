@@ -49,7 +49,6 @@ enum class Resume {
   kNo,
 };
 
-/// What is known of one file.
 struct CheckedFile {
   std::string path;
   FileState state = FileState::kIntact;

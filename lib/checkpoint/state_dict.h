@@ -168,7 +168,6 @@ const at::Tensor* find_tensor(const StateDict& tensors, const std::string& name)
 /// The entries whose names begin with `prefix`, without it.
 StateDict strip_prefix(const StateDict& tensors, const std::string& prefix);
 
-/// The names of an element type.
 struct DtypeNames {
   at::ScalarType dtype;
   std::string_view python;       ///< "float32": the attribute of Python's module torch

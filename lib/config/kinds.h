@@ -33,7 +33,6 @@ enum class ConfigPart {
   stored,  ///< the same of a config without `data`, as `convert` stores it; else all of it
 };
 
-/// Options of reading a file.
 struct ReadOptions {
   std::vector<std::string>
       overrides;                ///< `--set`: "/train/lr=3e-4", value parsed as JSON, else a string

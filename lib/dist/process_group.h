@@ -121,7 +121,6 @@ class ProcessGroup {
   /// @param part [n] on the CPU @param whole [size * n] on the CPU, in the order of the ranks; of
   /// rank 0, on the others undefined
   void gather_on_main(const at::Tensor& whole, const at::Tensor& part, const std::string& what);
-  /// The texts of all ranks.
   std::vector<std::string> gather_texts(const std::string& own, const std::string& what);
   /// Rank 0's text on all ranks.
   std::string text_of_main(const std::string& own, const std::string& what);

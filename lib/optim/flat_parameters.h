@@ -90,7 +90,6 @@ class FlatParameters {
   const std::vector<FlatEntry>& buffers() const { return buffers_; }
   /// Both, one after the other.
   std::vector<FlatEntry> entries() const;
-  /// Names of the parameters.
   std::vector<std::string> names() const;
 
  private:

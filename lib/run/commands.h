@@ -131,7 +131,6 @@ struct SampleCommand {
   bool overwrite = false;  ///< replace files that are there
 };
 
-/// dalle2-train evaluate
 struct EvaluateCommand {
   std::string config_path, checkpoint_path;
   std::vector<std::string> overrides;
@@ -174,7 +173,6 @@ struct EmaCommand {
   bool overwrite = false;  ///< replace a file that is there
 };
 
-/// dalle2-train init
 struct InitCommand {
   std::string data;                 ///< folder of shards, embeddings or pictures
   std::optional<std::string> kind;  ///< none: by what the folder holds

@@ -157,7 +157,6 @@ void check_disk(const std::string& data_path, uint64_t checkpoint_bytes) {
       human_bytes(left));
 }
 
-/// Parameters of each network, of all, and of adapters.
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
   for (const DryRunPlan::Network& network : plan.networks) {
     if (!network.module) {

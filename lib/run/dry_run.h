@@ -61,7 +61,6 @@ struct DryRunPlan {
 
 /// The most that the tensors hold at a time which `work` makes on this thread. [bytes]
 int64_t peak_tensor_bytes(const std::function<void()>& work);
-/// @param on_cpu whether the run trains on the CPU
 PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, bool on_cpu);
 /// What a step holds besides the weights and their gradients: a few steps show what a sample takes. Other
 /// memory of the process has no part in it.

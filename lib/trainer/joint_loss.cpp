@@ -24,7 +24,6 @@ struct JointPasses {
   std::vector<PlacedChunk> chunks;
   int64_t lanes = 1;
 
-  /// Whether all go through at once.
   bool at_once() const { return static_cast<int64_t>(chunks.size()) <= lanes; }
 };
 

@@ -28,7 +28,6 @@ class RankShards {
   ProcessGroup& group() const { return group_; }
   /// One a rank.
   const std::vector<FlatSlice>& slices() const { return slices_; }
-  /// This rank's slice.
   const FlatSlice& own() const { return slices_[static_cast<size_t>(group_.rank())]; }
   /// Gives each rank's slice of `whole` to all ranks, in place. @param whole [n]
   void share(const at::Tensor& whole, const std::string& what) const;

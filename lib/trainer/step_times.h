@@ -31,7 +31,6 @@ class StepTimes {
 
   void begin(StepPhase phase);
   void end(StepPhase phase);
-  /// Counts one more step.
   void count_step();
 
   /// Mean seconds per step of each phase since the last call, then starts over; empty if there was

@@ -16,7 +16,6 @@
 
 namespace dalle2 {
 
-/// What only a decoder has.
 struct DecoderOnlyTrainConfig {
   int64_t n_sample_images = 6;
   OneOrMany<double> cond_scale = 1.0;

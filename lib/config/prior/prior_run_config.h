@@ -70,7 +70,6 @@ struct PriorDataConfig : PictureReadConfig, CaptionReadConfig {
   }
 };
 
-/// What only a prior has.
 struct PriorOnlyTrainConfig {
   int64_t save_every_seconds = 3600;
   std::vector<int64_t> eval_timesteps = {64};

@@ -83,7 +83,6 @@ class Reader {
                    UnknownKeys policy,
                    std::span<const RefusedKey> refused);
   void wrong_type(const Json& json, const std::string& pointer, const std::string& expected);
-  /// Checks the number of a list's entries.
   void check_count(size_t count, const std::string& pointer, const Limits& limits);
   /// Text for a tag that no alternative has.
   void unknown_tag(const Json& tag,
@@ -195,7 +194,6 @@ class Reader {
   friend class StructReader;
 };
 
-/// The fields of one object.
 template <class T>
 class StructReader {
  public:

@@ -290,7 +290,6 @@ inline constexpr bool is_of = false;
 template <class... T, template <class...> class Of>
 inline constexpr bool is_of<Of<T...>, Of> = true;
 
-/// Whether null is a value of T.
 template <class T>
 inline constexpr bool takes_null = OptionalTraits<T>::is_optional;
 template <class T>

@@ -18,7 +18,6 @@ namespace dalle2 {
 template <class T>
 Json to_json(const T& value);
 
-/// Collects the fields of one struct.
 class Writer : public IgnoresRules {
  public:
   Json object = Json::object();

@@ -16,7 +16,6 @@ std::optional<std::string> template_fault(const std::string& target, const Forma
 /// What is wrong with a folder without placeholders (`save_meta_to`); nothing if it is right.
 std::optional<std::string> folder_fault(const std::string& target);
 
-/// Whether a text is an `http:` or `https:` address.
 bool is_http_url(const std::string& text);
 
 /// What is wrong with the address of a checkpoint: right are http(s), `file:`, `s3:` and `hf:`.
@@ -29,7 +28,6 @@ std::optional<std::string> s3_url_fault(const std::string& url);
 std::optional<std::string> hub_repo_fault(const std::string& repo);
 /// What is wrong with the name of a file that holds a token: it must not be the token itself.
 std::optional<std::string> token_path_fault(const std::string& path);
-/// What is wrong with a SHA-256 in hexadecimal digits.
 std::optional<std::string> sha256_fault(const std::string& digits);
 
 /// What is wrong with the name of a device: right are `cpu`, `cuda`, and `cuda:N` with a number N

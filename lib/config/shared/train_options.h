@@ -212,7 +212,6 @@ struct PostHocEmaConfig {
   bool operator==(const PostHocEmaConfig&) const = default;
 };
 
-/// Averages of the weights.
 struct AveragesConfig {
   bool use_ema = true;
   double ema_beta = 0.999;
@@ -353,7 +352,6 @@ inline FormatFields shard_placeholders() {
           {"samples_seen", int64_t{0}}};
 }
 
-/// What a loop over shards asks.
 struct ShardLoopConfig {
   int64_t save_every_n_samples = 100000;
   std::optional<int64_t> epoch_samples;
@@ -488,7 +486,6 @@ struct RanksConfig {
   }
 };
 
-/// What the trainers and loops of all kinds share.
 struct SharedTrainConfig : AveragesConfig,
                            PrecisionConfig,
                            AdaptersConfig,

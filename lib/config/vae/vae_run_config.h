@@ -50,7 +50,6 @@ struct VaeDataConfig : PictureReadConfig {
   }
 };
 
-/// What only a VAE has.
 struct VaeOnlyTrainConfig {
   int64_t num_train_steps = 0;  // required
   std::optional<double> discr_max_grad_norm;

@@ -82,7 +82,6 @@ class EmbeddingFolder {
                   std::optional<int64_t> width = {});
 
   const std::string& folder() const { return folder_; }
-  /// How many files are known.
   int64_t file_count() const { return static_cast<int64_t>(urls_.size()); }
   /// True if there is a file for the shard, or may be one.
   bool has(int64_t shard) const { return numbered_ ? shard >= 0 : urls_.contains(shard); }

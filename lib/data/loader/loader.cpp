@@ -201,7 +201,6 @@ class LaneLoader {
       closed = true;
     }
 
-    /// Closed, and every sample written.
     bool is_ready() const { return closed && written == added; }
 
     /// The batch, cut to the samples there are. Only once it is ready.
@@ -229,7 +228,6 @@ class LaneLoader {
     std::exception_ptr error;  // what ends the epoch
   };
 
-  /// A sample and its place.
   struct Placement {
     std::shared_ptr<OpenBatch> batch;
     int64_t place = 0;
@@ -377,7 +375,6 @@ class LaneLoader {
 
   bool front_is_ready() const { return !batches_.empty() && batches_.front()->is_ready(); }
 
-  /// No batch will become ready any more.
   bool no_more_batches() const {
     return (ended_ || error_) && (batches_.empty() || !batches_.front()->closed);
   }

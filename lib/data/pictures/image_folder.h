@@ -44,7 +44,6 @@ class ImageFolder {
   /// for both where valid_frac is 0.
   int64_t rows(const std::string& split) const;
   int64_t files() const { return static_cast<int64_t>(pictures_.size()); }
-  /// A hash of the names of all pictures.
   std::string names() const { return hash_of_names(pictures_); }
 
   /// Prepares the first training picture that can be read, of the first thousand. @throws ConfigError

@@ -30,7 +30,6 @@ enum class Tars { kPassOver, kRead };
 /// @throws DataError if there are none, or the folder cannot be read
 PictureListing list_pictures(const std::filesystem::path& folder, Tars tars);
 
-/// A hash of the names of pictures.
 std::string hash_of_names(const std::vector<FolderPicture>& pictures);
 
 /// The content. @throws DataError if it cannot be read

@@ -67,7 +67,6 @@ PackReport mix_shards(const std::string& from,
                       bool overwrite = false,
                       const PackProgress& progress = {});
 
-/// The report as lines for people.
 std::vector<std::string> describe_pack(const PackReport& report);
 
 }  // namespace dalle2

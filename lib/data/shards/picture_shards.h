@@ -33,7 +33,6 @@ class PictureShards {
   int64_t pictures() const { return static_cast<int64_t>(pictures_.size()); }
   /// @param index in the shard
   const FolderPicture& picture(int64_t shard, int64_t index) const;
-  /// A hash of the names of all pictures.
   std::string names() const { return hash_of_names(pictures_); }
   /// "folder:ORDER:PATH/000012.1f2e3d4c.tar": the shard's number and a hash of its pictures' names, so
   /// that shards of other pictures have other names.

@@ -18,7 +18,6 @@ namespace dalle2 {
 
 class PictureShards;
 
-/// Rank and world of this process.
 struct RankInfo {
   int rank = 0, world = 1;
 };
@@ -63,7 +62,6 @@ class ShardList {
 class ShardUrls {
  public:
   ShardUrls() = default;
-  /// Urls as they are.
   ShardUrls(std::vector<std::string> urls);            // NOLINT(google-explicit-constructor)
   ShardUrls(std::initializer_list<std::string> urls);  // NOLINT
   /// @param positions in the list

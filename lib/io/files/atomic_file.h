@@ -23,7 +23,6 @@ class AtomicFile {
 
   /// Appends through a buffer. @throws as the constructor
   void write(const void* data, size_t size);
-  /// Bytes written so far.
   uint64_t position() const { return position_; }
   /// The name of the part, for readers that verify it before commit().
   const std::string& part_path() const { return part_path_; }

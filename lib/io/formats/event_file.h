@@ -55,7 +55,6 @@ class EventFile {
   RecordFile file_;
 };
 
-/// Now, for EventFile::write.
 double wall_time_seconds();
 
 }  // namespace dalle2

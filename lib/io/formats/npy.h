@@ -11,7 +11,6 @@ namespace dalle2 {
 
 enum class NpyType { kFloat16, kFloat32, kFloat64, kInt64, kUint8, kBool };
 
-/// Bytes of one value.
 size_t npy_item_size(NpyType type);
 
 /// IEEE half precision bits as float32, exact; NaN payloads are kept.
@@ -23,7 +22,6 @@ struct NpyArray {
   std::string bytes;           ///< C order, little endian
 
   int64_t numel() const;
-  /// Values converted to float32.
   std::vector<float> to_float32() const;
   /// Row `row` of the first dimension as float32, numel() / shape[0] values, into `out`.
   void copy_row_float32(int64_t row, float* out) const;

@@ -75,7 +75,6 @@ class SampleReader {
   /// Where the sample after the last returned one begins: a byte of the tar, or as its source counts.
   /// @return none before the first sample, at the end, and if the tar is packed
   std::optional<uint64_t> next_offset() const { return next_offset_; }
-  /// The last sample has been returned.
   bool at_end() const { return done_; }
   /// False at the end of a shard that may have been cut between two members.
   bool has_end_marker() const { return members_->has_end_marker(); }

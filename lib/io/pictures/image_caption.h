@@ -13,7 +13,6 @@ namespace dalle2 {
 /// mark. @return empty if these would be more than half
 std::string drawable_text(const std::string& text);
 
-/// How words are set.
 struct CaptionStyle {
   int width = 0;  ///< pixels
   int most_lines = 3;

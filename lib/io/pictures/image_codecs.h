@@ -57,7 +57,6 @@ inline bool mirrors_y(int orientation) {
 /// A contract: the box lies inside of a picture of this size.
 void check_box(const CropBox& box, int width, int height);
 
-/// The picture turned as its orientation says.
 Image turned(const Image& image, int orientation);
 
 /// Does to colours, then to alpha what `change` does to a picture without alpha.

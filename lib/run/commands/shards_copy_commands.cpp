@@ -138,7 +138,6 @@ struct CopyEnd {
   std::string fault = {};   ///< of the last shard that was skipped
 };
 
-/// Goes through one shard after the other.
 class ShardCopier {
  public:
   ShardCopier(const ShardCopyPlan& plan, ShardAddition& addition, ProcessGroup& group)

@@ -106,7 +106,6 @@ bool holds_files(const std::string& folder, const std::vector<std::string>& endi
 /// The first of `names` that is a folder of .npy files in `folder` or beside it; empty if none is.
 std::string find_embeddings(const std::string& folder, const std::vector<std::string>& names);
 
-/// The recipe for these pictures.
 FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const ShardSurvey& survey);
 /// The recipe for this number of training samples.
 /// @param short_side that nearly all pictures have, pixels; 0 for none
