@@ -8,25 +8,13 @@
 #include <cstdlib>
 
 #include "base/fnv1a.h"
+#include "base/split_mix.h"
 #include "kernels/dropout_mask.h"
 
 namespace dalle2 {
-namespace {
-
-// Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
-constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15ULL;
-
-uint64_t splitmix64(uint64_t x) {
-  x += kGoldenGamma;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 /// at::mt19937 keeps only 32 bits of a seed, of which two addresses soon have the same. So the
-/// numbers that splitmix64 makes of all 64 are mixed into its state.
+/// numbers that SplitMix64 makes of all 64 are mixed into its state.
 at::Generator cpu_generator(uint64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   auto* const owner = at::check_generator<at::CPUGeneratorImpl>(generator);
@@ -34,8 +22,8 @@ at::Generator cpu_generator(uint64_t seed) {
   at::mt19937_data_pod data = engine.data();
   uint64_t counter = seed;
   for (uint32_t& word : data.state_) {
-    word ^= static_cast<uint32_t>(splitmix64(counter));
     counter += kGoldenGamma;
+    word ^= static_cast<uint32_t>(split_mix(counter));
   }
   engine.set_data(data);
   owner->set_engine(engine);
@@ -45,7 +33,7 @@ at::Generator cpu_generator(uint64_t seed) {
 uint64_t hash_address(const RandomAddress& address) {
   uint64_t hash = Fnv1a<uint64_t>(address.purpose).value();
   for (const int64_t part : {address.seed, address.epoch, address.step, address.rank}) {
-    hash = splitmix64(hash ^ static_cast<uint64_t>(part));
+    hash = split_mix((hash ^ static_cast<uint64_t>(part)) + kGoldenGamma);
   }
   return hash;
 }

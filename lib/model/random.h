@@ -20,7 +20,7 @@ struct RandomAddress {
   int64_t rank = 0;
 };
 
-/// 64 well mixed bits of an address (splitmix64 over its parts).
+/// 64 well mixed bits of an address (SplitMix64 over its parts).
 uint64_t hash_address(const RandomAddress& address);
 
 /// A fresh generator for `device`, seeded by the address.

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "base/split_mix.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embeddings.h"

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/fnv1a.h"
 #include "base/log.h"
+#include "base/split_mix.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 
@@ -22,8 +23,6 @@ namespace {
 const char* name_of(TransformKind kind) {
   return enum_names<TransformKind>[static_cast<size_t>(kind)];
 }
-
-constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15ULL;
 
 uint64_t absorb(uint64_t state, uint64_t value) {
   return split_mix((state ^ value) + kGoldenGamma);
@@ -90,12 +89,6 @@ int64_t width_of(const std::vector<int64_t>& size) {
 }
 
 }  // namespace
-
-uint64_t split_mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
-}
 
 SampleRandom::SampleRandom(
     int64_t seed, int64_t epoch, const std::string& shard, const std::string& key, int64_t ordinal)

@@ -24,9 +24,6 @@ namespace dalle2 {
 /// what torchvision draws.
 using RandomBits = std::function<uint32_t()>;
 
-/// The finaliser of SplitMix64 (Steele et al. 2014): all bits of `z` in all bits.
-uint64_t split_mix(uint64_t z);
-
 /// Draws addressed by what they are for, by SplitMix64: one stream a sample, so
 /// that neither the order of the samples nor the number of threads changes a picture.
 class SampleRandom {
