@@ -142,11 +142,6 @@ at::Tensor drawn_rows(const at::Tensor& tokens, int64_t count, const at::Generat
   return tokens.index_select(0, rows.to(tokens.device()));
 }
 
-/// [K] int64: how often each code was the nearest. Unlike at::bincount it reads nothing back from a GPU.
-at::Tensor counts_of(const at::Tensor& indices, int64_t codes) {
-  return at::zeros({codes}, indices.options()).scatter_add_(0, indices, at::ones_like(indices));
-}
-
 /// [N, K] larger for a nearer code; of unit vectors the cosine, else minus the distance.
 at::Tensor nearness(const at::Tensor& tokens, const at::Tensor& codes, bool cosine) {
   const at::Tensor products = at::matmul(tokens, codes.t());
@@ -156,6 +151,10 @@ at::Tensor nearness(const at::Tensor& tokens, const at::Tensor& codes, bool cosi
 }
 
 }  // namespace
+
+at::Tensor counts_of_codes(const at::Tensor& indices, int64_t codes) {
+  return at::zeros({codes}, indices.options()).scatter_add_(0, indices, at::ones_like(indices));
+}
 
 at::Tensor sign_codes(int64_t bits, const at::TensorOptions& options) {
   const at::Tensor numbers = at::arange(int64_t{1} << bits, options.dtype(at::kLong)).unsqueeze(1);
@@ -296,7 +295,7 @@ void VectorQuantizerImpl::begin_codes(const at::Tensor& tokens, const at::Genera
   at::Tensor counts;
   for (int64_t round = 0; round < config_.vq_kmeans_iters; ++round) {
     const at::Tensor places = nearness(tokens, means, config_.vq_use_cosine_sim).argmax(-1);
-    counts = counts_of(places, codes);
+    counts = counts_of_codes(places, codes);
     at::Tensor sums = at::zeros_like(means).index_add_(0, places, tokens);
     sum_over_ranks(counts);
     sum_over_ranks(sums);
@@ -317,7 +316,7 @@ void VectorQuantizerImpl::quantize_nothing() {
 
 void VectorQuantizerImpl::take_notes(const at::Tensor& tokens, const at::Tensor& indices) {
   const int64_t codes = config_.codes();
-  const at::Tensor counts = counts_of(indices, codes).to(at::kFloat);
+  const at::Tensor counts = counts_of_codes(indices, codes).to(at::kFloat);
   const at::Tensor sums =
       at::zeros({codes, tokens.size(1)}, tokens.options()).index_add_(0, indices, tokens);
   noted_counts_ = noted_counts_.defined() ? noted_counts_ + counts : counts;

@@ -19,6 +19,9 @@
 
 namespace dalle2 {
 
+/// [K] int64: how often each code is among the indices [N]. Unlike at::bincount it reads nothing back from a GPU.
+at::Tensor counts_of_codes(const at::Tensor& indices, int64_t codes);
+
 /// All codes of that many bits. @return [2^bits, bits], values -1 and 1, the first bit the highest
 at::Tensor sign_codes(int64_t bits, const at::TensorOptions& options);
 

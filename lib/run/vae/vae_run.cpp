@@ -433,12 +433,6 @@ at::Tensor listed(const VaeLosses& losses) {
   return at::stack(all);
 }
 
-/// [codes] int64: how often each index occurs. Reads nothing back from the device.
-at::Tensor counts_of(const at::Tensor& indices, int64_t codes) {
-  const at::Tensor flat = indices.flatten();
-  return at::zeros({codes}, flat.options()).scatter_add_(0, flat, at::ones_like(flat));
-}
-
 }  // namespace
 
 ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device) {
@@ -612,7 +606,7 @@ FirstConfig vae_first_config(const InitCommand& command) {
 
 void VaeDiagnostics::add(const VaeLosses& losses, int64_t codes) {
   add_to(of_update_, listed(losses));
-  add_to(uses_of_update_, counts_of(losses.indices, codes));
+  add_to(uses_of_update_, counts_of_codes(losses.indices.flatten(), codes));
 }
 
 void VaeDiagnostics::end_update(ProcessGroup& group,
