@@ -228,6 +228,11 @@ TEST_CASE("what is left at the end stays for the next start") {
   CHECK(test::seconds_of([&] { run.follower.reset(); }) < 1);
   run.start();  // in vain
   CHECK(run.follower->waiting() == 2);
+  {
+    const std::lock_guard lock(run.service.mutex);  // the attempt of the end takes long
+    run.follower->begin_end({});
+    CHECK(run.follower->last_was_fault());
+  }
   run.follower.reset();
   run.service.is_away = false;
   run.start();

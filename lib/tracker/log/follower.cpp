@@ -238,7 +238,6 @@ void Follower::begin_end(const RunEnd& end) {
     const std::lock_guard lock(mutex_);
     end_ = end;
   }
-  fault_ = false;
   wake_.notify_all();
 }
 

@@ -181,7 +181,7 @@ class Follower {
   /// @throws what connect() throws of a refusal, and of files of this machine
   void connect_now(Deadline deadline);
   void start();
-  /// No more lines come: hands over what is left, and how the run ended.
+  /// No more lines come: hands over what is left, and how the run ended. A fault stands until an answer.
   void begin_end(const RunEnd& end);
   /// After begin_end(): all is handed over, or it was never started.
   bool is_done() const { return done_.load() || !thread_.joinable(); }
