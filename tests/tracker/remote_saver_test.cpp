@@ -161,6 +161,7 @@ TEST_CASE(
     CHECK(report.left == 1);
     REQUIRE(report.errors.size() == 1);
     CHECK_THAT(report.errors.front(), Contains("no saver of the run's config leads there"));
+    CHECK_THAT(report.errors.front(), Contains("To give it up, remove its files from outbox/."));
     CHECK(server.count("PUT /renamed/run/latest.pth") == 0);
   }
   {

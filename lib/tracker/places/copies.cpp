@@ -227,8 +227,8 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
   for (const OutboxEntry& entry : others) {
     report.errors.push_back(
         fmt::format("{} for {} ({}): no saver of the run's config leads there, in this "
-                    "environment\n  A login or a signature in an address is not stored: a start of "
-                    "the run sends it.",
+                    "environment\n  If its address has a login or a signature, which is not "
+                    "stored, a start sends it. To give it up, remove its files from outbox/.",
                     entry.kind,
                     entry.to,
                     entry.target));
