@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/pickle/pth.h"
 
-
+#include <functional>
 #include "base/error.h"
 #include "base/little_endian.h"
-#include <functional>
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint_test_tools.h"
 #include "io/files/disk_io.h"

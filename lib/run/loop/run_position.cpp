@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "run/loop/run_position.h"
 
-
-#include <algorithm>
 #include <torch/types.h>
+#include <algorithm>
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/archive/safetensors.h"
