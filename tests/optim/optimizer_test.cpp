@@ -3,8 +3,6 @@
 
 #include "flat_module.h"
 #include "optim/flat_parameters.h"
-#include "optim/grad_norm.h"
-#include "optim/lr_schedule.h"
 #include "support/fixture.h"
 
 namespace dalle2 {

@@ -6,10 +6,7 @@
 #include "flat_module.h"
 #include "kernels/cpu_algorithms.h"
 #include "optim/flat_parameters.h"
-#include "optim/grad_norm.h"
-#include "optim/half_weights.h"
 #include "optim/optimizer.h"
-#include "optim/tf32.h"
 #include "support/fixture.h"
 
 namespace dalle2 {
