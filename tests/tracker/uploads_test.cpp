@@ -464,7 +464,7 @@ TEST_CASE(
 TEST_CASE("a bucket of another store has another name") {
   const test::CleanEnvironment environment(
       {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"});
-  test::CleanEnvironment::set("AWS_ENDPOINT_URL_S3", "https://minio.example/");
+  test::CleanEnvironment::set("AWS_ENDPOINT_URL_S3", "https://me:secret@minio.example/");
   S3SaveConfig config;
   config.url = "s3://b/x/";
   CHECK(make_destination(config)->name() == "s3://b/x (at https://minio.example)");

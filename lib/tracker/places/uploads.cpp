@@ -134,7 +134,7 @@ class S3Destination : public Destination {
   explicit S3Destination(const S3SaveConfig& config)
       : url_(without_slash(config.url)), plain_http_(config.allow_plain_http) {
     const std::string endpoint = find_s3_access().endpoint;
-    name_ = url_ + (endpoint.empty() ? "" : " (at " + endpoint + ")");
+    name_ = url_ + (endpoint.empty() ? "" : " (at " + public_url(endpoint) + ")");
   }
 
   std::string name() const override { return name_; }
