@@ -246,8 +246,8 @@ TEST_CASE("a folder that holds more than its run is not set aside") {
     if (!before) put("data/my.json", "{}");
     options.config_path = "data/my.json";
   });
-  refused("/data names data/shards/{0..9}.tar in it", [](auto& options, bool) {
-    options.data = {"", "resampled", "https://host/data", "data/shards/{0..9}.tar"};
+  refused("/data names file:data/shards/{0..9}.tar in it", [](auto& options, bool) {
+    options.data = {"", "resampled", "https://host/data", "file:data/shards/{0..9}.tar"};
   });
   refused("is another run", [](auto&, bool before) {
     if (!before) put("data/below/run.json", "{}");
