@@ -459,7 +459,9 @@ class DecoderSampling {
           "give --text with --prior and --clip, or --image with --clip, which make them.",
           cascade_.stage(1).unet.image_embed_dim.value_or(0));
     }
-    for (const Segment& segment : cascade_.segments()) check_widths(segment);
+    for (const Segment& segment : cascade_.segments()) {
+      if (draws(segment)) check_widths(segment);
+    }
     check_inpainting();
     check_init_noise();
     for (const Segment& segment : cascade_.segments()) {
