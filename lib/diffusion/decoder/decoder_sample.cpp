@@ -306,7 +306,7 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
     throw ConfigError(
         "{} of unet {}: the first step holds nothing of the image, and a network that predicts noise "
         "cannot restore it\n  Use ddim with fewer than {} steps.",
-        options.steps_name,
+        asked_steps(options, unet_number) ? options.steps_name : "/decoder/sample_timesteps",
         unet_number,
         s.plan.timesteps - 1);
   }
