@@ -62,6 +62,7 @@ class SampleOptions(EndToEnd):
         self.refuse("conditional/model.pth", expect=["--image-embeds is missing"])
         self.refuse("conditional/model.pth", *embeds, out="file/x",
                     expect=["/file/x: expected a folder that can be written, and ", "/file is a file"])
+        run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--out", "", cwd=self.base, check=2)
         for value, told in ((1 / 255, "keeps nothing, so that the whole picture is drawn again"), (0.6, "keeps the whole picture")):
             write_npy(self.base / "even.npy", (1, 3, 8, 8), [value] * 192)
             done = run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask",

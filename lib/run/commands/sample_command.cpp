@@ -617,7 +617,7 @@ Autocast precision_of(const SampleCommand& command, const at::Device& device) {
 
 void check_out(const SampleCommand& command) {
   std::error_code ignored;
-  std::filesystem::path there = std::filesystem::absolute(command.out_folder);
+  std::filesystem::path there = std::filesystem::absolute(command.out_folder, ignored);
   while (!std::filesystem::exists(there, ignored) && there.has_relative_path())
     there = there.parent_path();
   const bool is_folder = std::filesystem::is_directory(there, ignored);
