@@ -268,7 +268,8 @@ void RunFolder::check_can_be_set_aside(const StartOptions& options) const {
   refuse_if(!options.config_path.empty() && is_inside(options.config_path),
             fmt::format("the config {} lies in it", options.config_path));
   for (const std::string& data : options.data)
-    refuse_if(!data.empty() && is_inside(local_path(data)), fmt::format("/data names {} in it", data));
+    refuse_if(!data.empty() && is_inside(local_path(data)),
+              fmt::format("/data names {} in it", data));
   walk_folder(real_, Below::kReadable, [&](const fs::directory_entry& entry) {
     refuse_if(entry.path().filename() == kRecordFile && entry.path().parent_path() != real_,
               fmt::format("{} is another run", entry.path().parent_path().string()));
