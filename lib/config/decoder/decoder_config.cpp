@@ -186,15 +186,15 @@ class Planner {
   }
 
   DecoderPlan plan() {
-    const Layout layout = layout_of(config_.written_by);
-    DecoderPlan plan{config_, std::vector<UnetPlan>(count_), layout.decoder_loop};
+    const Version& v = config_.written_by;
+    DecoderPlan plan{config_, std::vector<UnetPlan>(count_), {v}};
     if (config_.unconditional && config_.clip) {
       faults_.error("/decoder/clip",
                     "clip must not be given if doing unconditional image training");
     }
     for (size_t i = 0; i < count_; ++i) {
       plan.stages[i].unet = config_.unets[i];
-      plan.stages[i].unet.layout = layout.unet;
+      plan.stages[i].unet.layout = {v};
     }
     set_sizes(plan.stages);
     set_latents(plan.stages);

@@ -75,9 +75,8 @@ PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss, Faults& fa
   check_network(config, faults);
   check_schedule(config, faults);
   check_dream(loss.dream, config.objective(), kPrior, faults);
-  const Layout layout = layout_of(config.written_by);
-  PriorPlan plan{config, loss, layout.prior_loop};
-  plan.config.net.layout = layout.prior;
+  PriorPlan plan{config, loss, {config.written_by, /*is_prior=*/true}};
+  plan.config.net.layout = {config.written_by};
   return plan;
 }
 

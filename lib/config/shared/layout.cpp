@@ -39,68 +39,6 @@ constexpr std::array<VersionRange, 12> kPriors = {{{{0, 14, 0}, {0, 15, 4}},
                                                    {{1, 10, 8}, {1, 12, 0}},
                                                    {{1, 12, 1}, {1, 15, 6}}}};
 
-UnetLayout unet_layout(const Version& v) {
-  return {.norm = {.gamma = v < Version{0, 16, 0},
-                   .by_max = v >= Version{0, 16, 2} && v < Version{0, 23, 3}},
-          .attention_first = v < Version{0, 15, 3},
-          .strided_down = v < Version{1, 10, 0},
-          .transposed_up = v >= Version{0, 15, 0} && v < Version{0, 21, 0},
-          .lowres_at_end = v >= Version{0, 24, 0},
-          .unit_values = v >= Version{1, 4, 0},
-          .mean_values = v >= Version{1, 2, 0},
-          .twice_scaled = v >= Version{1, 4, 3},
-          .wrapped_cross_attn = v < Version{1, 14, 0}};
-}
-
-PriorLayout prior_layout(const Version& v) {
-  using enum PriorLayout::Nulls;
-  PriorLayout layout;
-  layout.norm = {.gamma = v < Version{0, 16, 0},
-                 .by_max = v >= Version{0, 16, 2} && v < Version{0, 23, 3}};
-  layout.last_norm_by_max = v >= Version{0, 16, 2};
-  layout.cosine_attention = v >= Version{1, 4, 3};
-  if (v >= Version{0, 16, 1}) layout.bias_factor = 1024;
-  if (v >= Version{0, 23, 3}) layout.bias_factor = 128;
-  if (layout.cosine_attention) layout.bias_factor = 1;
-  layout.nulls = v < Version{0, 23, 0} ? none : v < Version{1, 9, 0} ? encodings : all;
-  layout.drops_text_embeds = v >= Version{1, 10, 4};
-  layout.truncated_times = v >= Version{0, 16, 9} && v < Version{1, 10, 8};
-  layout.query_of_self_cond = v >= Version{1, 12, 1};
-  return layout;
-}
-
-DdimLayout::Noise noise_of(const Version& v, const Version& first_of_clipped) {
-  using enum DdimLayout::Noise;
-  return v < Version{0, 25, 2} ? negative_of_raw : v < first_of_clipped ? of_raw : of_clipped;
-}
-
-DecoderLoopLayout decoder_loop_layout(const Version& v) {
-  DecoderLoopLayout layout;
-  layout.ddim.exists = v >= Version{0, 19, 3};
-  if (layout.ddim.exists) {
-    layout.ddim.previous_levels = v < Version{1, 10, 2};
-    layout.ddim.of_x_start = noise_of(v, {1, 11, 0});
-    layout.ddim.predicted_noise = v < Version{1, 12, 3};
-    layout.normalized_in_ddim = v >= Version{0, 23, 4};
-  }
-  layout.nearest = v >= Version{0, 23, 10};
-  layout.clamped = v >= Version{0, 16, 16};
-  layout.plain_in_eval = v < Version{0, 23, 5};
-  return layout;
-}
-
-/// The walks of 0.19.0 to 0.19.4 gave back the noise that they began with; theirs is that of 0.19.5.
-DdimLayout prior_loop_layout(const Version& v) {
-  DdimLayout ddim;
-  ddim.previous_levels = true;
-  ddim.exists = v >= Version{0, 19, 0};
-  if (!ddim.exists) return ddim;
-  ddim.to_zero = v < Version{1, 10, 3};
-  ddim.of_x_start = noise_of(v, {1, 10, 5});
-  ddim.predicted_noise = v < Version{1, 12, 3};
-  return ddim;
-}
-
 }  // namespace
 
 std::string to_text(const Version& version) {
@@ -134,13 +72,6 @@ Version parse_version(const std::string& text, const std::string& where, bool or
         version < kFirstVersion ? "Take weights of a later version." : "Name one of those.");
   }
   return version;
-}
-
-Layout layout_of(const Version& version) {
-  return {unet_layout(version),
-          prior_layout(version),
-          decoder_loop_layout(version),
-          prior_loop_layout(version)};
 }
 
 std::string to_text(const VersionRange& range) {

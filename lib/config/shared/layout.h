@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What weights of a version of dalle2-pytorch mean: which layers and formulas they were trained with. Networks and
-// loops are built from it. The defaults are those of 1.15.6, the last one. What a version's config leaves out, noise
-// schedules among it, is in old_configs.cpp.
+// What weights of a version `v` of dalle2-pytorch mean: which layers and formulas they were trained with. Networks and
+// loops are built from it. What a version's config leaves out, noise schedules among it, is in old_configs.cpp.
 #pragma once
 
 #include <array>
@@ -27,17 +26,23 @@ struct NormLayout {
   bool gamma = false;   ///< the gain is named `gamma`, and there is a buffer `beta` of zeros
   bool by_max = false;  ///< they divide by the largest (signed) entry first
 };
+inline NormLayout norms_of(const Version& v) {
+  return {v < Version{0, 16, 0}, v >= Version{0, 16, 2} && v < Version{0, 23, 3}};
+}
 
 struct UnetLayout {
-  NormLayout norm;
-  bool attention_first = false;  ///< of a level, before all blocks but the first
-  bool strided_down = false;     ///< Conv2d(4, stride 2) in place of pixel unshuffle and 1x1
-  bool transposed_up = false;    ///< ConvTranspose2d(4, stride 2) in place of pixel shuffle
-  bool lowres_at_end = true;     ///< the last convolution sees the low-resolution picture too
-  bool unit_values = true;       ///< linear attention normalises the values,
-  bool mean_values = true;       ///< and divides by the number of pixels
-  bool twice_scaled = true;      ///< logits of self attention are q.k / dim_head, else by its root
-  bool wrapped_cross_attn = false;  ///< `cross_attn.fn.*`
+  Version v = kLastVersion;
+  NormLayout norm = norms_of(v);
+  bool attention_first = v < Version{0, 15, 3};  ///< of a level, before all blocks but the first
+  bool strided_down = v < Version{1, 10, 0};  ///< Conv2d(4, stride 2), else pixel unshuffle and 1x1
+  /// ConvTranspose2d(4, stride 2) in place of pixel shuffle.
+  bool transposed_up = v >= Version{0, 15, 0} && v < Version{0, 21, 0};
+  bool lowres_at_end = v >= Version{0, 24, 0};  ///< the last convolution sees the low-res picture
+  bool unit_values = v >= Version{1, 4, 0};     ///< linear attention normalises the values,
+  bool mean_values = v >= Version{1, 2, 0};     ///< and divides by the number of pixels
+  /// Logits of self attention are q.k / dim_head, else by its root.
+  bool twice_scaled = v >= Version{1, 4, 3};
+  bool wrapped_cross_attn = v < Version{1, 14, 0};  ///< `cross_attn.fn.*`
 };
 
 struct PriorLayout {
@@ -46,45 +51,53 @@ struct PriorLayout {
     encodings,  ///< `null_text_embed` stands for padding; nothing is ever dropped
     all,
   };
-  NormLayout norm;
-  bool last_norm_by_max = true;
-  bool cosine_attention = true;  ///< else q.k / sqrt(dim_head) and the bias `bias_factor` times
-  double bias_factor = 1;
-  Nulls nulls = Nulls::all;
-  bool drops_text_embeds = true;
-  bool truncated_times = false;  ///< sines and cosines of times become integers
-  bool query_of_self_cond =
-      true;  ///< the learned query stands behind it; else image tokens come twice, it last
+  Version v = kLastVersion;
+  NormLayout norm = norms_of(v);
+  bool last_norm_by_max = v >= Version{0, 16, 2};
+  /// Else q.k / sqrt(dim_head) and the bias `bias_factor` times.
+  bool cosine_attention = v >= Version{1, 4, 3};
+  double bias_factor = cosine_attention || v < Version{0, 16, 1} ? 1
+                       : v < Version{0, 23, 3}                   ? 1024
+                                                                 : 128;
+  Nulls nulls = v < Version{0, 23, 0}  ? Nulls::none
+                : v < Version{1, 9, 0} ? Nulls::encodings
+                                       : Nulls::all;
+  bool drops_text_embeds = v >= Version{1, 10, 4};
+  /// Sines and cosines of times become integers.
+  bool truncated_times = v >= Version{0, 16, 9} && v < Version{1, 10, 8};
+  /// The learned query stands behind it; else image tokens come twice, it last.
+  bool query_of_self_cond = v >= Version{1, 12, 1};
 };
 
-/// How a loop walks with DDIM.
+/// How a loop walks with DDIM. A prior's walks of 0.19.0 to 0.19.4 gave back the noise that they began with; theirs
+/// is that of 0.19.5.
 struct DdimLayout {
   enum class Noise { of_clipped, of_raw, negative_of_raw };
-  bool exists = true;            ///< else the walk of 1.15.6 without noise is used
-  bool to_zero = false;          ///< of a prior: the times are those of a decoder, and end at 0
-  bool previous_levels = false;  ///< alphas_cumprod_prev
-  Noise of_x_start = Noise::of_clipped;  ///< the noise that a prediction of x_start implies
-  bool predicted_noise =
-      false;  ///< a prediction of the noise is used as it is, though x_start was clipped
+  Version v = kLastVersion;
+  bool is_prior = false;
+  /// Else the walk of 1.15.6 without noise is used.
+  bool exists = v >= (is_prior ? Version{0, 19, 0} : Version{0, 19, 3});
+  /// Of a prior: the times are those of a decoder, and end at 0.
+  bool to_zero = is_prior && exists && v < Version{1, 10, 3};
+  bool previous_levels = exists && v < Version{1, 10, 2};  ///< alphas_cumprod_prev, of a decoder
+  /// The noise that a prediction of x_start implies.
+  Noise of_x_start = !exists || v >= (is_prior ? Version{1, 10, 5} : Version{1, 11, 0})
+                         ? Noise::of_clipped
+                     : v < Version{0, 25, 2} ? Noise::negative_of_raw
+                                             : Noise::of_raw;
+  /// A prediction of the noise is used as it is, though x_start was clipped.
+  bool predicted_noise = exists && v < Version{1, 12, 3};
 };
 
 struct DecoderLoopLayout {
-  DdimLayout ddim;
-  bool nearest = true;         ///< pictures are resized to a unet's side; else by cubic resampling
-  bool clamped = true;         ///< the resized low-resolution picture
-  bool plain_in_eval = false;  ///< it is neither shrunk nor blurred in eval mode
-  bool normalized_in_ddim = true;  ///< it is in [-1, 1] there, as everywhere
+  Version v = kLastVersion;
+  DdimLayout ddim = {.v = v};
+  bool nearest = v >= Version{0, 23, 10};  ///< pictures are resized to a unet's side; else cubic
+  bool clamped = v >= Version{0, 16, 16};  ///< the resized low-resolution picture
+  bool plain_in_eval = v < Version{0, 23, 5};  ///< it is neither shrunk nor blurred in eval mode
+  /// It is in [-1, 1] there, as everywhere.
+  bool normalized_in_ddim = !ddim.exists || v >= Version{0, 23, 4};
 };
-
-struct Layout {
-  UnetLayout unet;
-  PriorLayout prior;
-  DecoderLoopLayout decoder_loop;
-  DdimLayout prior_loop;
-};
-
-/// The layout that a version wrote.
-Layout layout_of(const Version& version);
 
 /// Versions whose weights mean the same, as far as a network goes.
 struct VersionRange {
