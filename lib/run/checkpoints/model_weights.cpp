@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
+#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
@@ -193,14 +194,20 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
   return model;
 }
 
-[[noreturn]] void refuse(const std::string& in, const Version& version, const std::string& why) {
-  throw ConfigError(
-      "{}: weights of dalle2-pytorch {} have no equal in {}: {}\n  They can be drawn with and trained on "
-      "as they are.",
-      in,
-      to_text(version),
-      to_text(kLastVersion),
-      why);
+/// @param reasons each with whether it holds @throws ConfigError for the first that does
+void refuse_for(const std::string& in,
+                const Version& version,
+                const std::vector<std::pair<bool, const char*>>& reasons) {
+  for (const auto& [holds, why] : reasons) {
+    if (!holds) continue;
+    throw ConfigError(
+        "{}: weights of dalle2-pytorch {} have no equal in {}: {}\n  They can be drawn with and trained "
+        "on as they are.",
+        in,
+        to_text(version),
+        to_text(kLastVersion),
+        why);
+  }
 }
 
 bool any_name(const StateDict& weights, const std::string& part) {
@@ -208,35 +215,28 @@ bool any_name(const StateDict& weights, const std::string& part) {
       weights, [&](const auto& entry) { return entry.first.find(part) != std::string::npos; });
 }
 
-bool replace_part(std::string& name, const std::string& part, const std::string& by) {
-  const size_t at = name.find(part);
-  if (at != std::string::npos) name.replace(at, part.size(), by);
-  return at != std::string::npos;
-}
-
 void decoder_to_last(StateDict& weights, Json& decoder, const Version& v, const std::string& in) {
-  const UnetLayout layout = layout_of(v).unet;
+  const UnetLayout layout = {v};
   Json& unets = decoder.at("unets");
-  if (v < Version{0, 23, 3}) {
-    refuse(in, v, "norms, upsampling or the order of the layers were others until 0.23.2");
-  }
-  if (!layout.unit_values && any_name(weights, ".fn.to_qkv.")) {
-    refuse(in, v, "linear attention did not normalise its values until 1.2.2 (sparse_attn)");
-  }
-  if (unets.size() > 1 && !layout_of(v).decoder_loop.nearest) {
-    refuse(in, v, "upper unets saw another enlargement of the low-resolution picture until 0.23.9");
-  }
+  refuse_for(in,
+             v,
+             {{v < Version{0, 23, 3},
+               "norms, upsampling or the order of the layers were others until 0.23.2"},
+              {!layout.unit_values && any_name(weights, ".fn.to_qkv."),
+               "linear attention did not normalise its values until 1.2.2 (sparse_attn)"},
+              {unets.size() > 1 && !DecoderLoopLayout{v}.nearest,
+               "upper unets saw another enlargement of the low-resolution picture until 0.23.9"}});
   for (auto& [name, tensor] : weights) {
-    replace_part(name, ".cross_attn.fn.", ".cross_attn.");
+    name = replaced(name, ".cross_attn.fn.", ".cross_attn.");
     // A convolution of one kernel size is a cross embedding of one.
     const bool is_down = name.find(".downs.") != std::string::npos && tensor.dim() == 4 &&
                          tensor.size(2) == 4 && name.find(".convs.") == std::string::npos;
     if (layout.strided_down && is_down) {
       const std::string bias = name.substr(0, name.size() - 6) + "bias";
       for (auto& other : weights) {
-        if (other.first == bias) replace_part(other.first, ".bias", ".convs.0.bias");
+        if (other.first == bias) other.first = replaced(bias, ".bias", ".convs.0.bias");
       }
-      replace_part(name, ".weight", ".convs.0.weight");
+      name = replaced(name, ".weight", ".convs.0.weight");
     }
     if (!layout.twice_scaled && name.ends_with(".fn.fn.to_q.weight")) {
       const at::Tensor* const null_kv =
@@ -256,18 +256,18 @@ void decoder_to_last(StateDict& weights, Json& decoder, const Version& v, const 
 }
 
 void prior_to_last(StateDict& weights, Json& prior, const Version& v, const std::string& in) {
-  const PriorLayout layout = layout_of(v).prior;
+  const PriorLayout layout = {v};
   Json& net = prior.at("net");
-  if (!layout.cosine_attention) refuse(in, v, "attention was by dot products until 1.4.2");
-  if (!layout.query_of_self_cond && net.value("self_cond", false)) {
-    refuse(in, v, "the tokens of self_cond stood in another order until 1.12.0");
-  }
-  if (layout.truncated_times && any_name(weights, "net.to_time_embeds.0.1.")) {
-    refuse(in, v, "sines and cosines of the times were truncated until 1.10.7");
-  }
+  refuse_for(in,
+             v,
+             {{!layout.cosine_attention, "attention was by dot products until 1.4.2"},
+              {!layout.query_of_self_cond && net.value("self_cond", false),
+               "the tokens of self_cond stood in another order until 1.12.0"},
+              {layout.truncated_times && any_name(weights, "net.to_time_embeds.0.1."),
+               "sines and cosines of the times were truncated until 1.10.7"}});
   if (layout.nulls == PriorLayout::Nulls::encodings) {
     for (auto& entry : weights)
-      replace_part(entry.first, ".null_text_embed", ".null_text_encodings");
+      entry.first = replaced(entry.first, ".null_text_embed", ".null_text_encodings");
     const int64_t dim = net.at("dim");
     weights.emplace_back("net.null_text_embeds",
                          at::zeros({1, net.value("num_text_embeds", int64_t{1}), dim}));
