@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "config/decoder/pipeline_config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
-#include <utility>
 
 #include "base/log.h"
 #include "config/reading/json_text.h"
@@ -13,26 +14,22 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kNotKept =
-    "what it fetches is not kept: download the file once, and give its path";
-/// Keys that have no effect here, and why.
-constexpr std::pair<const char*, const char*> kIdleKeys[] = {
-    {"cache_dir", kNotKept},
-    {"filename_override", kNotKept},
-    {"checksum_file_path", "no file is compared with it: do so yourself, e.g. by `sha256sum FILE`"},
-    {"clip", "--clip names the CLIP"},
-    {"devices", "--device names the device"},
-    {"load_on_cpu", "the weights wait in main memory in any case"},
-    {"strict_loading", "weights that do not fit are refused in any case"}};
+/// Keys that have no effect here.
+constexpr const char* kIdleKeys[] = {"cache_dir",
+                                     "filename_override",
+                                     "checksum_file_path",
+                                     "clip",
+                                     "devices",
+                                     "load_on_cpu",
+                                     "strict_loading"};
 
 /// Null is the default of every key there, too. @param found takes the idle keys that have a value
 void remove_idle_keys(Json& value, std::set<std::string>& found) {
   if (value.is_object()) {
     for (auto key = value.begin(); key != value.end();)
       key = key->is_null() ? value.erase(key) : std::next(key);
-    for (const auto& [key, why] : kIdleKeys) {
+    for (const char* key : kIdleKeys)
       if (value.erase(key) > 0) found.insert(key);
-    }
   }
   if (!value.is_structured()) return;
   for (Json& each : value) remove_idle_keys(each, found);
@@ -72,9 +69,13 @@ PipelineConfig load_pipeline_config(const std::string& path) {
   }
   faults.promote_warnings();
   faults.throw_if_any(path);
-  for (const auto& [key, why] : kIdleKeys) {
-    if (idle.contains(key)) log_warning("config", "{}: \"{}\" has no effect: {}", path, key, why);
-  }
+  if (!idle.empty())
+    log_warning(
+        "config",
+        "{}: without effect here: {}\n  --clip and --device name the CLIP and the device; what is "
+        "fetched is neither kept nor compared with a checksum.",
+        path,
+        fmt::join(idle, ", "));
   return config;
 }
 
