@@ -74,33 +74,25 @@ TEST_CASE("a text is enclosed by its two tokens and filled up with 0") {
   const ClipTokenizer tokenizer(kFewMerges, "few");
   REQUIRE(tokenizer.vocab_size() == 517);
   // h is token 71, "th" 512, "the</w>" 513, "at</w>" 514; letters at the end of a word are 256 more
-  CHECK(tokenizer.tokenize("The hat", 7, LongText::kRefuse) ==
-        Tokens{515, 513, 71, 514, 516, 0, 0});
-  CHECK(tokenizer.tokenize("", 3, LongText::kRefuse) == Tokens{515, 516, 0});
+  CHECK(tokenizer.tokenize("The hat", 7) == Tokens{515, 513, 71, 514, 516, 0, 0});
+  CHECK(tokenizer.tokenize("", 3) == Tokens{515, 516, 0});
 }
 
-TEST_CASE("a long text is refused with its number of tokens, or cut with the token that ends it") {
+TEST_CASE("a long text is cut with the token that ends it") {
   const ClipTokenizer tokenizer(kFewMerges, "few");
-  CHECK(tokenizer.tokenize("the hat", 4, LongText::kCut) == Tokens{515, 513, 71, 516});
-  CHECK_THAT(
-      test::message_of<DataError>([&] { tokenizer.tokenize("the hat", 4, LongText::kRefuse); }),
-      Contains("the text \"the hat\" has 5 tokens") && Contains("expected 4 at most"));
-  CHECK_NOTHROW(tokenizer.tokenize("the hat", 5, LongText::kRefuse));
+  CHECK(tokenizer.tokenize("the hat", 4) == Tokens{515, 513, 71, 516});
   bool was_cut = false;
-  tokenizer.tokenize("the hat", 4, LongText::kCut, TextFrame::kEnclosed, &was_cut);
+  tokenizer.tokenize("the hat", 4, TextFrame::kEnclosed, &was_cut);
   CHECK(was_cut);
-  tokenizer.tokenize("the hat", 5, LongText::kCut, TextFrame::kEnclosed, &was_cut);
+  tokenizer.tokenize("the hat", 5, TextFrame::kEnclosed, &was_cut);
   CHECK_FALSE(was_cut);
 }
 
 TEST_CASE("a bare text has no tokens that enclose it, and loses its end if it is long") {
   const ClipTokenizer tokenizer(kFewMerges, "few");
-  CHECK(tokenizer.tokenize("the hat", 5, LongText::kRefuse, TextFrame::kBare) ==
-        Tokens{513, 71, 514, 0, 0});
-  CHECK(tokenizer.tokenize("", 1, LongText::kRefuse, TextFrame::kBare) == Tokens{0});
-  CHECK(tokenizer.tokenize("the hat", 2, LongText::kCut, TextFrame::kBare) == Tokens{513, 71});
-  CHECK_THROWS_WITH(tokenizer.tokenize("the hat", 2, LongText::kRefuse, TextFrame::kBare),
-                    Contains("the text \"the hat\" has 3 tokens: expected 2 at most"));
+  CHECK(tokenizer.tokenize("the hat", 5, TextFrame::kBare) == Tokens{513, 71, 514, 0, 0});
+  CHECK(tokenizer.tokenize("", 1, TextFrame::kBare) == Tokens{0});
+  CHECK(tokenizer.tokenize("the hat", 2, TextFrame::kBare) == Tokens{513, 71});
 }
 
 TEST_CASE("what encloses a text is one token inside it as well") {

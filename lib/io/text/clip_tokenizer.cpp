@@ -235,7 +235,6 @@ std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
 
 std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
                                              int64_t context_length,
-                                             LongText long_text,
                                              TextFrame frame,
                                              bool* was_cut) const {
   const bool is_enclosed = frame == TextFrame::kEnclosed;
@@ -248,14 +247,6 @@ std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
     tokens.push_back(end_token());
   }
   const auto length = static_cast<size_t>(context_length);
-  if (tokens.size() > length && long_text == LongText::kRefuse) {
-    throw DataError(
-        "the text \"{}\" has {} tokens{}: expected {} at most. Shorten it, or let long texts be cut",
-        shown_caption(text),
-        tokens.size(),
-        is_enclosed ? ", including the start and end tokens" : "",
-        context_length);
-  }
   if (was_cut != nullptr) *was_cut = tokens.size() > length;
   if (is_enclosed && tokens.size() > length) tokens[length - 1] = end_token();
   tokens.resize(length, 0);

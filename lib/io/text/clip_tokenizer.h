@@ -38,12 +38,6 @@ std::vector<std::string> byte_token_names();
 /// Tokens of a word before any merge: one a byte, that of the last byte kByteTokens more. @param word not empty
 std::vector<int64_t> byte_tokens(std::string_view word);
 
-/// What becomes of a text with more tokens than there is room for.
-enum class LongText {
-  kRefuse,
-  kCut,  ///< the token that ends a text, if there is one, takes the last place
-};
-
 /// Whether a text stands between the tokens that begin and end one.
 enum class TextFrame {
   kEnclosed,  ///< as `clip.tokenize` has it
@@ -74,13 +68,10 @@ class ClipTokenizer {
   /// Tokens of a text, without those that enclose it. Cleans it first: clean_caption(). Bytes that are
   /// no UTF-8 become U+FFFD. May be called by several threads.
   std::vector<int64_t> encode(std::string_view text) const;
-  /// encode() in its frame, filled up with 0.
-  /// @param was_cut is set: whether the text had more tokens
-  /// @return context_length tokens @throws DataError for a long text that is to be refused, with its
-  /// number of tokens
+  /// encode() in its frame, filled up with 0, or cut: the token that ends a text, if there is one, takes the last place.
+  /// @param was_cut is set: whether the text had more tokens @return context_length tokens
   std::vector<int64_t> tokenize(std::string_view text,
                                 int64_t context_length,
-                                LongText long_text,
                                 TextFrame frame = TextFrame::kEnclosed,
                                 bool* was_cut = nullptr) const;
 

@@ -284,7 +284,7 @@ at::Tensor tokens_of(const std::vector<std::string>& texts,
       const auto place = static_cast<size_t>(i);
       bool is_long = false;
       const std::vector<int64_t> row =
-          tokenizer.tokenize(texts[place], context_length, LongText::kCut, frame, &is_long);
+          tokenizer.tokenize(texts[place], context_length, frame, &is_long);
       was_cut[place] = is_long ? 1 : 0;
       std::copy(row.begin(), row.end(), tokens.mutable_data_ptr<int64_t>() + i * context_length);
     }
