@@ -26,25 +26,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// @throws DataError unless it is JSON @param where precedes the text of the error
-Json json_in_file(const std::string& text, const std::string& where) {
+/// JSON, and where it lies.
+using FoundJson = std::optional<std::pair<std::string, Json>>;
+
+/// @throws DataError unless it is JSON
+FoundJson json_in(const std::string& where, const std::string& text) {
   ParsedJson json = parse_untrusted_json(text);
   if (!json.is_right()) throw DataError("{}: {}", where, json.fault);
-  return std::move(json.value);
+  return std::pair(where, std::move(json.value));
 }
 
-/// The JSON in a file beside `path`, if there is one. @return its path and what is in it
-std::optional<std::pair<std::string, Json>> json_beside(const std::string& path, const char* name) {
+/// The JSON in a file beside `path`, if there is one.
+FoundJson json_beside(const std::string& path, const char* name) {
   const std::string file = (fs::path(path).parent_path() / name).string();
-  if (!fs::is_regular_file(file)) return std::nullopt;
-  return std::pair(file, json_in_file(read_file(file), file));
+  return fs::is_regular_file(file) ? json_in(file, read_file(file)) : std::nullopt;
 }
 
 /// The JSON in the file that the caller names, if he names one.
-std::optional<std::pair<std::string, Json>> named_config(const ClipFileHints& hints) {
-  if (!hints.config_path) return std::nullopt;
-  return std::pair(*hints.config_path,
-                   json_in_file(read_file(*hints.config_path), *hints.config_path));
+FoundJson named_config(const ClipFileHints& hints) {
+  const auto& path = hints.config_path;
+  return path ? json_in(*path, read_file(*path)) : std::nullopt;
 }
 
 /// Lists in which state dicts lie, in the order in which they are looked for.
@@ -242,11 +243,9 @@ ClipNetworkConfig config_of(const RawClip& raw,
                             const ClipFileHints& hints) {
   const bool is_hugging_face = named.is_hugging_face;
   const char* const name = is_hugging_face ? kHuggingFaceConfig : kOpenClipConfigName;
-  std::optional<std::pair<std::string, Json>> found = named_config(hints);
-  if (const auto text = raw.texts.find(kClipConfigKey); !found && text != raw.texts.end()) {
-    const std::string where = path + ": " + kClipConfigKey;
-    found.emplace(where, json_in_file(text->second, where));
-  }
+  FoundJson found = named_config(hints);
+  if (const auto text = raw.texts.find(kClipConfigKey); !found && text != raw.texts.end())
+    found = json_in(path + ": " + kClipConfigKey, text->second);
   if (!found && !raw.is_program) found = json_beside(path, name);
   if (found && (hints.quick_gelu || hints.heads)) {
     throw ConfigError(
@@ -308,11 +307,9 @@ void leave_out_training(StateDict& tensors, const std::string& path) {
   });
   if (left_out == 0) return;
   log_info("clip",
-           "{}: {} are left out, which only the training of this CLIP needs",
+           "{}: {} tensors of mlm.* or visual_ssl.* are left out, which only training needs",
            printable(path),
-           counted(static_cast<int64_t>(left_out),
-                   "tensor of mlm.* or visual_ssl.*",
-                   "tensors of mlm.* or visual_ssl.*"));
+           left_out);
 }
 
 /// A config; a part or the index of a model that Hugging Face's libraries divided:
@@ -405,9 +402,6 @@ ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints&
   clip.config = config_of(raw, named, path, hints);
   clip.weights = std::move(named.tensors);
   clip.merges = raw.merges();
-  clip.format = raw.is_program          ? "a TorchScript archive of OpenAI"
-                : named.is_hugging_face ? "a CLIPModel of Hugging Face"
-                                        : "a state dict of open_clip";
   clip.is_open_clip = !raw.is_program && !named.is_hugging_face;
   return clip;
 }

@@ -58,7 +58,6 @@ struct ClipFile {
   ClipNetworkConfig config;
   StateDict weights;                  ///< open_clip's names, types as in the file
   std::optional<std::string> merges;  ///< of a vocabulary of its own; none: OpenAI's
-  std::string format;                 ///< whose file it is, for messages
   bool is_open_clip = false;          ///< by open_clip, whose tokenizer has kOpenClipWords
 };
 

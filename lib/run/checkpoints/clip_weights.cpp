@@ -83,23 +83,6 @@ LoadedClip frozen_clip(const std::shared_ptr<ClipImpl>& clip,
   return frozen_clip(clip, std::move(tokenizer), TextFrame::kEnclosed, path);
 }
 
-/// What shapes do not tell is assumed where no config says it, so it is shown.
-void log_network(const std::string& path, const ClipFile& file) {
-  const ClipVisionConfig& vision = file.config.vision_cfg;
-  log_info(
-      "clip",
-      "{}: {}: {} of width {}, pictures of {} pixels, {} and {} heads, {}, embeddings of {} values",
-      printable(path),
-      file.format,
-      vision.is_resnet() ? "a ResNet" : "a ViT",
-      vision.width,
-      vision.image_size,
-      vision.heads(),
-      file.config.text_cfg.heads,
-      file.config.quick_gelu ? "QuickGELU" : "GELU",
-      file.config.embed_dim);
-}
-
 /// The vocabulary that lies in a file, or OpenAI's.
 ClipTokenizer vocabulary_of(const std::optional<std::string>& merges, const std::string& path) {
   if (merges) return ClipTokenizer(*merges, path);
@@ -135,13 +118,6 @@ ClipTokenizer tokenizer_of(const XClipFile& file, const std::string& path) {
 LoadedClip x_clip_of(const XClipFile& file, const std::string& path) {
   ClipTokenizer tokenizer = tokenizer_of(file, path);
   auto clip = std::make_shared<XClipImpl>(file.config);
-  log_info("clip",
-           "{}: a CLIP of x-clip: pictures of {} pixels, {} and {} heads, embeddings of {} values",
-           printable(path),
-           clip->image_size(),
-           file.config.visual_heads,
-           file.config.text_heads,
-           clip->embed_dim());
   load_state_dict(*clip, file.weights, /*prefix=*/"", /*strict=*/true, path);
   return frozen_clip(std::move(clip), std::move(tokenizer), TextFrame::kBare, path);
 }
@@ -162,7 +138,6 @@ LoadedClip foreign_clip(const std::string& path, const ClipFileHints& hints) {
   if (is_x_clip(raw.tensors)) return x_clip_of(as_x_clip_file(std::move(raw), path, hints), path);
   if (hints.arguments) throw_for_another(path);
   const ClipFile file = as_clip_file(std::move(raw), path, hints);
-  log_network(path, file);
   ClipTokenizer tokenizer = tokenizer_of(file, path);
   auto clip = std::make_shared<ClipImpl>(file.config);
   load_state_dict(*clip, file.weights, /*prefix=*/"", /*strict=*/true, path);
@@ -435,15 +410,23 @@ std::string clip_file_of(const std::string& model) {
 LoadedClip load_clip_file(const std::string& name, const ClipFileHints& hints) {
   const std::string path = clip_file_of(name);
   const std::optional<Value> checkpoint = checkpoint_of_run(path);
-  if (!checkpoint) return foreign_clip(path, hints);
-  if (hints.arguments) throw_for_another(path);
-  if (hints.config_path || hints.quick_gelu || hints.heads) {
+  if (checkpoint && hints.arguments) throw_for_another(path);
+  if (checkpoint && (hints.config_path || hints.quick_gelu || hints.heads)) {
     throw ConfigError(
         "{}: --clip-config, \"quick_gelu\" and \"heads\" have no effect on the CLIP of a run, whose "
         "file holds its config: leave them out",
         printable(path));
   }
-  return load_clip({.checkpoint_path = path}, *checkpoint);
+  LoadedClip loaded =
+      checkpoint ? load_clip({.checkpoint_path = path}, *checkpoint) : foreign_clip(path, hints);
+  log_info("clip",
+           "{}: embeddings of {} values, pictures of {} pixels, {} tokens; {}",
+           printable(path),
+           loaded.clip->embed_dim(),
+           loaded.clip->image_size(),
+           loaded.text_len(),
+           unseen_arguments(*loaded.clip));
+  return loaded;
 }
 
 ConvertReport convert_to_open_clip(const std::string& in, const std::string& out) {
@@ -453,8 +436,7 @@ ConvertReport convert_to_open_clip(const std::string& in, const std::string& out
     const LoadedRunClip own = load_clip({.checkpoint_path = in}, *checkpoint);
     file = {.config = own.network->config(),
             .weights = state_dict(*own.network),
-            .merges = own.tokenizer->merges(),
-            .format = ""};
+            .merges = own.tokenizer->merges()};
   } else {
     file = read_clip_file(in);
     check_finite(file.weights, in);
@@ -471,13 +453,6 @@ std::shared_ptr<LoadedClip> open_clip_of(const std::optional<ClipConfig>& config
                                    {.arguments = config->base_model_kwargs,
                                     .quick_gelu = config->quick_gelu,
                                     .heads = config->heads});
-  log_info("clip",
-           "{}: {} makes embeddings of {} values, pictures of {} pixels, {} tokens",
-           pointer,
-           printable(config->model),
-           clip.clip->embed_dim(),
-           clip.clip->image_size(),
-           clip.text_len());
   clip.name = fmt::format("{} ({})", pointer, printable(config->model));
   return std::make_shared<LoadedClip>(std::move(clip));
 }
