@@ -322,7 +322,7 @@ class CommandLine(EndToEnd):
         write_npy(self.dir / "two.npy", (2, 32), [0.5] * 64)
         write_npy(self.dir / "flat.npy", (2, 3), [0.5] * 6)
         sample = ["sample", "--checkpoint", "out/model.pth", "--image-embeds", "two.npy", "--out", "x"]
-        self.refuse(3, *sample, "--init-noise", "flat.npy", expect=["--init-noise flat.npy: expected an array of 4 dimensions"])
+        self.refuse(3, *sample, "--init-noise", "flat.npy", expect=["flat.npy: expected an array of 4 dimensions"])
         write_npy(self.dir / "noise.npy", (2, 3, 1, 1), [0.5] * 6)
         self.refuse(2, *sample, "--init-noise", "noise.npy", "--init-noise", "noise.npy",
                     expect=["--init-noise: expected 1 file, one for each sampled unet (1 to 1), got 2"])

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array<const char*, 4> kSamplers = {"auto", "ddpm", "ddim", "dpmpp"};
 
-void check_shape(const char* what, const at::Tensor& tensor, at::IntArrayRef expected) {
+void check_shape(const std::string& what, const at::Tensor& tensor, at::IntArrayRef expected) {
   if (tensor.sizes() == expected) return;
   throw DataError(
       "{}: expected shape {}, got {}", what, c10::str(expected), c10::str(tensor.sizes()));
@@ -292,8 +292,9 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
   check_steps(options, s.plan, unet_number);
   if (!options.init_noise.empty()) {
     const int64_t side = s.plan.map_side(s.plan.image_size);
-    check_shape(
-        "initial noise", options.init_noise[order], {batch, s.plan.unet.channels, side, side});
+    check_shape(fmt::format("initial noise of unet {}", unet_number),
+                options.init_noise[order],
+                {batch, s.plan.unet.channels, side, side});
   }
   if (s.plan.latent && options.inpaint_image.defined()) {
     throw ConfigError(

@@ -420,7 +420,7 @@ class SampleClip {
     return made;
   }
   MadeConditions of_pictures(bool takes_encodings) const {
-    const at::Tensor starts = embed_pictures("--image", *command_.image_path);
+    const at::Tensor starts = embed_pictures(*command_.image_path);
     const bool is_way = command_.to || command_.from_text;
     const int64_t images = command_.num.value_or(is_way ? kDefaultFrames : 1);
     MadeConditions made;
@@ -471,28 +471,23 @@ class SampleClip {
   }
   /// A picture, a folder of them or an array in [0, 1], of any sizes. @return [N, D]
   /// @throws DataError for a picture that is smaller than what the CLIP sees
-  at::Tensor embed_pictures(const char* option, const std::string& path) const {
+  at::Tensor embed_pictures(const std::string& path) const {
     const ClipPreprocessing seen_as = clip_.clip->preprocessing();
     const Preprocess preprocess(clip_preprocessing(seen_as));
     const std::string given = printable(path);
     std::vector<at::Tensor> seen;
-    try {
-      for (const at::Tensor& picture : load_pictures_of_any_size(path, {.options = reading_})) {
-        check_picture(picture, given, command_, seen_as);
-        seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
-      }
-    } catch (const DataError& error) {
-      throw DataError("{} {}", option, error.what());  // which begins with the path
+    for (const at::Tensor& picture : load_pictures_of_any_size(path, {.options = reading_})) {
+      check_picture(picture, given, command_, seen_as);
+      seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
     }
-    if (seen.empty())
-      throw DataError("{} {}: expected at least one picture, got none", option, given);
+    if (seen.empty()) throw DataError("{}: expected at least one picture, got none", given);
     return clip_.embed_images(at::stack(seen)).cpu();
   }
 
   /// Where a picture's embedding goes: to that of another one, or along the difference of two texts.
   at::Tensor end_of_picture(const at::Tensor& starts) const {
     if (command_.to) {
-      const at::Tensor ends = embed_pictures("--to", *command_.to);
+      const at::Tensor ends = embed_pictures(*command_.to);
       rows_of_both("--image", starts.size(0), "--to", ends.size(0));
       return ends;
     }

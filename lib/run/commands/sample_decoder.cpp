@@ -307,11 +307,7 @@ class DecoderSampling {
     std::vector<std::pair<std::string, at::Tensor>> per_image = {
         {maker, inputs_.image_embeds}, {"--text-encodings", inputs_.text_encodings}};
     for (const std::string& path : command_.init_noise_paths) {
-      try {
-        inputs_.init_noise.push_back(load_npy_tensor(path, 4));
-      } catch (const DataError& error) {
-        throw DataError("--init-noise {}", error.what());  // which begins with the path
-      }
+      inputs_.init_noise.push_back(load_npy_tensor(path, 4));
       per_image.emplace_back("--init-noise " + path, inputs_.init_noise.back());
     }
     const auto pictures =
@@ -337,7 +333,7 @@ class DecoderSampling {
     if (mask.defined())
       inputs_.inpaint_mask = repeat_to(mask, inputs_.rows).mean(1) > 0.5;  // [N, H, W]
   }
-  /// A file for each sampled unet, of its size.
+  /// A file for each sampled unet.
   void check_init_noise() const {
     const int64_t first = command_.start_unet, last = last_unet();
     if (inputs_.init_noise.empty()) return;
@@ -351,20 +347,6 @@ class DecoderSampling {
           first,
           last,
           given);
-    }
-    for (size_t i = 0; i < inputs_.init_noise.size(); ++i) {
-      const int64_t unet = first + static_cast<int64_t>(i);
-      const UnetPlan& stage = cascade_.stage(unet);
-      const int64_t side = stage.map_side(stage.image_size);
-      const std::vector<int64_t> expected = {inputs_.rows, stage.unet.channels, side, side};
-      const at::Tensor& noise = inputs_.init_noise[i];
-      if (noise.sizes() == at::IntArrayRef(expected)) continue;
-      throw DataError(
-          "--init-noise {}: expected an array of shape [{}], what unet {} begins from, got [{}]",
-          command_.init_noise_paths[i],
-          fmt::join(expected, ", "),
-          unet,
-          fmt::join(noise.sizes(), ", "));
     }
   }
   void check_unets() const {
@@ -409,7 +391,7 @@ class DecoderSampling {
   }
   void check_inpainting() const {
     if (!inputs_.inpaint_image.defined()) return;
-    const at::Tensor &image = inputs_.inpaint_image, &mask = inputs_.inpaint_mask;
+    const at::Tensor& mask = inputs_.inpaint_mask;
     for (const bool keeps : {false, true}) {
       const at::Tensor same = keeps ? mask.flatten(1).all(1) : mask.flatten(1).any(1).logical_not();
       if (!same.any().item<bool>()) continue;
@@ -421,14 +403,6 @@ class DecoderSampling {
           keeps ? "the whole picture, so that nothing is drawn"
                 : "nothing, so that the whole picture is drawn again");
     }
-    if (mask.size(1) == image.size(2) && mask.size(2) == image.size(3)) return;
-    throw DataError("--inpaint-mask {}: expected {} x {} pixels, as {} has, got {} x {}",
-                    *command_.inpaint_mask_path,
-                    image.size(3),
-                    image.size(2),
-                    *command_.inpaint_image_path,
-                    mask.size(2),
-                    mask.size(1));
   }
   /// What a segment makes of its first pictures; those that the one below it is to draw are stood in for.
   void check_segment(const Segment& segment) const {
