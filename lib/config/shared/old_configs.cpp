@@ -9,70 +9,58 @@
 namespace dalle2 {
 namespace {
 
-/// A section of a config, whatever was put in its place.
-class KeysOf {
- public:
-  KeysOf(Json& parent, const char* key)
-      : json_(parent.is_object() && parent.contains(key) && parent[key].is_object() ? &parent[key]
-                                                                                    : nullptr) {}
-  explicit KeysOf(Json& json) : json_(json.is_object() ? &json : nullptr) {}
+/// A section of a config; what is done to one that is not there is forgotten.
+Json& section_of(Json& parent, const char* key) {
+  static thread_local Json none;
+  return parent.contains(key) ? parent[key] : none = nullptr;
+}
 
-  bool has(const char* key) const { return json_ != nullptr && json_->contains(key); }
-  Json* find(const char* key) { return has(key) ? &(*json_)[key] : nullptr; }
-  Json* get() { return json_; }
-  void set_absent(const char* key, Json value) {
-    if (json_ != nullptr && !has(key)) (*json_)[key] = std::move(value);
-  }
-  void erase(std::initializer_list<const char*> keys) {
-    for (const char* key : keys) {
-      if (has(key)) json_->erase(key);
-    }
-  }
+void set_absent(Json& section, const char* key, Json value) {
+  if (section.is_object() && !section.contains(key)) section[key] = std::move(value);
+}
 
- private:
-  Json* json_;
-};
+void erase_keys(Json& section, std::initializer_list<const char*> keys) {
+  for (const char* key : keys)
+    if (section.is_object()) section.erase(key);
+}
 
-void complete_unet(KeysOf unet, const Version& v) {
+void complete_unet(Json& unet, const Version& v) {
   if (v < Version{0, 15, 0}) {
-    unet.set_absent("final_conv_kernel_size", 3);
-    unet.set_absent("pixel_shuffle_upsample", false);
+    set_absent(unet, "final_conv_kernel_size", 3);
+    set_absent(unet, "pixel_shuffle_upsample", false);
   }
-  if (const Json* nearest = unet.find("nearest_upsample"); nearest && v < Version{0, 21, 0}) {
-    unet.set_absent("pixel_shuffle_upsample", *nearest != true);
-    unet.erase({"nearest_upsample"});
+  if (unet.contains("nearest_upsample") && v < Version{0, 21, 0}) {
+    set_absent(unet, "pixel_shuffle_upsample", unet["nearest_upsample"] != true);
+    erase_keys(unet, {"nearest_upsample"});
   }
 }
 
-void complete_decoder(KeysOf decoder, const Version& v) {
-  if (decoder.get() == nullptr) return;
-  size_t count = 0;
-  if (Json* unets = decoder.find("unets"); unets && unets->is_array()) {
-    count = unets->size();
-    for (Json& unet : *unets) complete_unet(KeysOf(unet), v);
-  }
-  if (v < Version{0, 26, 1}) decoder.set_absent("dynamic_thres_percentile", 0.9);
-  if (v >= Version{0, 19, 0} && v < Version{1, 12, 0}) {
-    decoder.set_absent("ddim_sampling_eta", 1.0);
-  }
-  if (v < Version{0, 14, 1}) decoder.set_absent("blur_sigma", Json::array({0.1, 0.2}));
-  if (v < Version{0, 23, 5}) decoder.set_absent("blur_prob", 1.0);
+void complete_decoder(Json& decoder, const Version& v) {
+  if (!decoder.is_object()) return;
+  Json& unets = section_of(decoder, "unets");
+  const size_t count = unets.is_array() ? unets.size() : 0;
+  for (size_t i = 0; i < count; ++i) complete_unet(unets[i], v);
+  if (v < Version{0, 26, 1}) set_absent(decoder, "dynamic_thres_percentile", 0.9);
+  if (v >= Version{0, 19, 0} && v < Version{1, 12, 0})
+    set_absent(decoder, "ddim_sampling_eta", 1.0);
+  if (v < Version{0, 14, 1}) set_absent(decoder, "blur_sigma", Json::array({0.1, 0.2}));
+  if (v < Version{0, 23, 5}) set_absent(decoder, "blur_prob", 1.0);
   if (v < Version{1, 0, 3}) {
-    decoder.set_absent("beta_schedule", "cosine");
-    Json& schedule = *decoder.find("beta_schedule");
+    set_absent(decoder, "beta_schedule", "cosine");
+    Json& schedule = decoder["beta_schedule"];
     if (schedule.is_string()) schedule = Json::array_t(count, schedule);
   }
-  if (v < Version{0, 19, 1}) decoder.erase({"sampling_timesteps"});
-  const Json* nearest = decoder.find("lowres_downsample_mode_nearest");
-  if (nearest != nullptr && *nearest == false) decoder.erase({"lowres_downsample_mode_nearest"});
+  if (v < Version{0, 19, 1}) erase_keys(decoder, {"sampling_timesteps"});
+  if (section_of(decoder, "lowres_downsample_mode_nearest") == false)
+    erase_keys(decoder, {"lowres_downsample_mode_nearest"});
 }
 
 /// Trackers of up to 0.15.1 logged and saved by keys of their own.
 void complete_tracker(Json& root) {
-  KeysOf tracker(root, "tracker");
-  tracker.erase({"tracker_type", "init_config", "wandb_entity", "wandb_project", "verbose"});
-  tracker.set_absent("log", {{"log_type", "console"}});
-  tracker.set_absent("save", Json::array({{{"save_to", "local"}}}));
+  Json& tracker = section_of(root, "tracker");
+  erase_keys(tracker, {"tracker_type", "init_config", "wandb_entity", "wandb_project", "verbose"});
+  set_absent(tracker, "log", {{"log_type", "console"}});
+  set_absent(tracker, "save", Json::array({{{"save_to", "local"}}}));
 }
 
 }  // namespace
@@ -108,20 +96,17 @@ void complete_old_config(Json& root, const std::string& kind, const std::string&
   const Version v = written_by(root, where).value_or(kLastVersion);
   if (v >= kLastVersion) return;
   const bool is_prior = kind == "prior";
-  KeysOf train(root, "train");
   if (v < Version{0, 15, 2}) {
     complete_tracker(root);
-    train.erase({"save_all", "save_latest", "save_best"});
+    erase_keys(section_of(root, "train"), {"save_all", "save_latest", "save_best"});
   }
   if (is_prior && v < Version{1, 0, 1}) {
-    train.erase({"save_every"});
-    KeysOf(root, "data").set_absent("batch_size", 64);
+    erase_keys(section_of(root, "train"), {"save_every"});
+    set_absent(section_of(root, "data"), "batch_size", 64);
   }
-  if (is_prior ? v < Version{1, 0, 1} : v < Version{0, 15, 2}) KeysOf(root).erase({"load"});
-  if (!is_prior) return complete_decoder(KeysOf(root, "decoder"), v);
-  if (Json* prior = KeysOf(root).find("prior")) {
-    KeysOf(*prior, "net").erase({"attend_all_text_encodings"});
-  }
+  if (is_prior ? v < Version{1, 0, 1} : v < Version{0, 15, 2}) erase_keys(root, {"load"});
+  if (!is_prior) return complete_decoder(section_of(root, "decoder"), v);
+  erase_keys(section_of(section_of(root, "prior"), "net"), {"attend_all_text_encodings"});
 }
 
 std::vector<std::string> fit_reference(Json& root) {
