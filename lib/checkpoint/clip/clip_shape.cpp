@@ -342,18 +342,11 @@ void apply_hugging_face_config(const Json& json,
     const Json* const found = of != nullptr ? member(*of, key) : nullptr;
     if (found == nullptr) return;
     using Wanted = std::remove_reference_t<decltype(value)>;
-    constexpr bool kIsText = std::is_same_v<Wanted, std::string>;
-    constexpr bool kIsReal = std::is_same_v<Wanted, double>;
-    const bool fits = kIsText   ? found->is_string()
-                      : kIsReal ? found->is_number()
-                                : found->is_number_integer();
-    if (!fits) {
-      refuse(std::string(section) + "/" + key,
-             kIsText   ? "a text"
-             : kIsReal ? "a number"
-                       : "a whole number",
-             found->dump());
-    }
+    const bool is_whole = !std::is_integral_v<Wanted> || found->is_number_integer();
+    const std::string wanted = Json(value).type_name();  // "number", "string"
+    if (!is_whole || found->type_name() != wanted)
+      refuse(
+          std::string(section) + "/" + key, (is_whole ? "a " : "a whole ") + wanted, found->dump());
     value = found->template get<Wanted>();
   };
   take("vision_config", "num_attention_heads", image_heads);
