@@ -61,7 +61,7 @@ class SampleOptions(EndToEnd):
                     expect=["--text-encodings", "needs a model that takes text encodings"])
         self.refuse("conditional/model.pth", expect=["--image-embeds is missing"])
         self.refuse("conditional/model.pth", *embeds, out="file/x",
-                    expect=["/file/x: expected a folder that can be written, and ", "/file is a file"])
+                    expect=["/file/x: '", "/file' is a file; expected a folder"])
         run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--out", "", cwd=self.base, check=2)
         for value, told in ((1 / 255, "keeps nothing, so that the whole picture is drawn again"), (0.6, "keeps the whole picture")):
             write_npy(self.base / "even.npy", (1, 3, 8, 8), [value] * 192)

@@ -133,7 +133,7 @@ class Stages(EndToEnd):
         self.drawn("told", "--pipeline", file, "--batch-size", 1, *told)
         self.assertEqual(read_npy(self.dir / "told/samples.npy"), wanted)
         said = self.drawn("x", "--pipeline", file, *told, *told, check=2).stderr
-        self.assertIn("--upsampler-written-by: expected one for each of 1 decoder's file of ", said)
+        self.assertIn("--upsampler-written-by: expected one for each of 1 file after the first, in their order, got ", said)
         bare = self.dir / "bare.safetensors"
         run("convert", "a/model.pth", bare, cwd=self.base, check=0)
         content = bare.read_bytes()
@@ -191,7 +191,7 @@ class Stages(EndToEnd):
         said = self.drawn("x", "--checkpoint", "a/model.pth", "--upsampler-config", "a.json", check=2).stderr
         self.assertIn("--upsampler-config: needs --upsampler", said)
         several = ["--upsampler", "b/model.pth", "--upsampler-config", "b.json", "--upsampler-config", "b.json"]
-        self.assertIn("--upsampler-config: expected one for each of 1 --upsampler, in their order, got 2",
+        self.assertIn("--upsampler-config: expected one for each of 1 file after the first, in their order, got 2",
                       self.drawn("x", "--checkpoint", "a/model.pth", *several, check=2).stderr)
         self.assertIn("--checkpoint is missing", self.drawn("x", check=2).stderr)
 

@@ -6,7 +6,6 @@
 
 #include <fmt/ranges.h>
 #include <torch/types.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -24,6 +23,7 @@
 #include "config/decoder/decoder_run_config.h"
 #include "config/decoder/pipeline_config.h"
 #include "io/files/folder_names.h"
+#include "io/files/writable.h"
 #include "io/formats/npy.h"
 #include "model/clip/clip_encoder.h"
 #include "run/checkpoints/clip_weights.h"
@@ -38,32 +38,33 @@ namespace {
 
 constexpr int64_t kDefaultCandidates = 2;
 
+/// The files of --upsampler, and what the options say of these or of those of --pipeline after the first.
 /// @throws ConfigError
-std::vector<CascadeFile> upsamplers_of(const SampleCommand& command) {
-  const std::vector<std::string>& paths = command.upsampler_paths;
-  const auto value_of = [&](const char* option, const std::vector<std::string>& values, size_t i) {
-    if (values.empty()) return std::optional<std::string>();
-    if (values.size() == paths.size()) return std::optional(values[i]);
-    throw ConfigError("{}: expected one for each of {} --upsampler, in their order, got {}",
-                      option,
-                      paths.size(),
-                      values.size());
+void set_upsamplers(SampleCommand& command) {
+  std::vector<CascadeFile>& files = command.upsamplers;
+  for (const std::string& path : command.upsampler_paths) files.push_back({.path = path});
+  const auto each = [&](const char* option,
+                        const std::vector<std::string>& given,
+                        const auto& set) {
+    if (!given.empty() && given.size() != files.size())
+      throw ConfigError("{}: expected one for each of {} after the first, in their order, got {}",
+                        option,
+                        counted(std::ssize(files), "file"),
+                        given.size());
+    for (size_t i = 0; i < given.size(); ++i) set(files[i], given[i]);
   };
-  std::vector<CascadeFile> files;
-  for (size_t i = 0; i < paths.size(); ++i) {
-    files.push_back({.path = paths[i]});
-    files.back().config_path = value_of("--upsampler-config", command.upsampler_configs, i);
-    files.back().written_by =
-        value_of("--upsampler-written-by", command.upsampler_versions, i).value_or("");
-  }
-  return files;
+  each("--upsampler-config", command.upsampler_configs, [](CascadeFile& file, const auto& path) {
+    file.config_path = path;
+  });
+  each("--upsampler-written-by", command.upsampler_versions, [](CascadeFile& file, const auto& v) {
+    file.written_by = v;
+  });
 }
 
 /// Puts the files and the defaults of --pipeline where the options are that it stands for.
 /// @throws ConfigError, DataError
 void take_pipeline(SampleCommand& command) {
   const PipelineConfig pipeline = load_pipeline_config(*command.pipeline_path);
-  const std::vector<std::string>& told = command.upsampler_versions;
   const auto existing = [&](const std::string& path) {
     if (path.find(':') != std::string::npos || std::filesystem::exists(path)) return path;
     throw DataError(
@@ -97,14 +98,6 @@ void take_pipeline(SampleCommand& command) {
   command.checkpoint_path = first.path;
   command.config_path = first.config_path;
   command.unets = first.unets;
-  if (!told.empty() && told.size() != command.upsamplers.size()) {
-    throw ConfigError(
-        "--upsampler-written-by: expected one for each of {} of {} after the first, got {}",
-        counted(std::ssize(command.upsamplers), "decoder's file"),
-        *command.pipeline_path,
-        told.size());
-  }
-  for (size_t i = 0; i < told.size(); ++i) command.upsamplers[i].written_by = told[i];
   if (command.cond_scale.empty()) command.cond_scale = scales;
   if (command.timesteps.empty()) {
     command.timesteps = steps;
@@ -611,17 +604,8 @@ Autocast precision_of(const SampleCommand& command, const at::Device& device) {
 }
 
 void check_out(const SampleCommand& command) {
-  std::error_code ignored;
-  std::filesystem::path there = std::filesystem::absolute(command.out_folder, ignored);
-  while (!std::filesystem::exists(there, ignored) && there.has_relative_path())
-    there = there.parent_path();
-  const bool is_folder = std::filesystem::is_directory(there, ignored);
-  if (!is_folder || ::access(there.c_str(), W_OK) != 0) {
-    throw ConfigError("--out {}: expected a folder that can be written, and {} is {}",
-                      command.out_folder,
-                      there.string(),
-                      is_folder ? "closed to this user" : "a file");
-  }
+  if (const auto fault = why_not_writable(command.out_folder))
+    throw ConfigError("--out {}: {}", command.out_folder, *fault);
   std::vector<std::string> names = names_in_folder(command.out_folder);
   std::erase_if(names,
                 [](const std::string& n) { return n.starts_with('.') || n.ends_with(".part"); });
@@ -659,8 +643,8 @@ void make_out(const SampleCommand& command) {
 
 void run_sample(const SampleCommand& asked) {
   SampleCommand command = asked;
-  command.upsamplers = upsamplers_of(command);
   if (command.pipeline_path) take_pipeline(command);
+  set_upsamplers(command);
   if (command.prior_path) command.facts["--prior"] = true;
   command.facts[kVariesPicture] = starts_from_picture(command);
   command.facts[kEnlarges] = command.start_unet > 1;
