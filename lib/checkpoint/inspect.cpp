@@ -79,12 +79,8 @@ std::string layout_of_file(const Cursor& root) {
   if (!root.value().is_dict()) return "";
   const Value& model = root.has("model") ? root.at("model").value() : root.value();
   StateDict weights;
-  if (!model.is_dict()) return "";
-  for (const auto& [name, tensor] : model.as_dict().items) {
-    if (name.is_string() && tensor.is_tensor()) {
-      weights.emplace_back(name.as_string(), tensor.as_tensor());
-    }
-  }
+  visit_tensors(model,
+                [&](const auto& name, const auto& tensor) { weights.emplace_back(name, tensor); });
   const std::string kind = !strip_prefix(weights, "unets.").empty() ? "decoder"
                            : !strip_prefix(weights, "net.").empty() ? "prior"
                                                                     : "";

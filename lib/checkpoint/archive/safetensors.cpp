@@ -200,13 +200,6 @@ void check_text(const std::string& path, const std::string& what, const std::str
   }
 }
 
-void check_metadata(const std::string& path, const std::map<std::string, std::string>& metadata) {
-  for (const auto& [key, text] : metadata) {
-    check_text(path, "the metadata's key", key);
-    check_text(path, "the metadata", text);
-  }
-}
-
 void check_tensors(const std::string& path, const StateDict& tensors) {
   std::unordered_set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
@@ -251,7 +244,10 @@ void write_safetensors(const std::string& path,
                        const StateDict& tensors,
                        const std::map<std::string, std::string>& metadata) {
   check_tensors(path, tensors);
-  check_metadata(path, metadata);
+  for (const auto& [key, text] : metadata) {
+    check_text(path, "the metadata's key", key);
+    check_text(path, "the metadata", text);
+  }
   const std::vector<size_t> order = order_in_file(tensors);
   std::vector<uint64_t> begins(tensors.size());
   uint64_t end = 0;

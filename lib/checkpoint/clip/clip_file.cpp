@@ -54,25 +54,20 @@ constexpr const char* kParallelPrefix = "module.";
 
 /// Tensors of the modules of a program, by their paths. A module that stands in several places counts
 /// in the first: the paths through a shared graph are without number.
-class ModuleTensors {
- public:
-  /// Recurses as deep as the modules are nested, which read_script_attributes() limits.
-  void collect(const Value& module, const std::string& prefix = "") {
-    const auto* stub = std::get_if<std::shared_ptr<StubObject>>(&module.data);
-    if (stub == nullptr || !(*stub)->state.is_dict() || !seen_.insert(stub->get()).second) return;
-    for (const auto& [key, value] : (*stub)->state.as_dict().items) {
-      if (!key.is_string()) continue;
-      const std::string name = prefix + key.as_string();
-      if (value.is_tensor()) tensors.emplace_back(name, value.as_tensor());
-      collect(value, name + ".");
-    }
+/// Recurses as deep as the modules are nested, which read_script_attributes() limits.
+void collect_tensors(const Value& module,
+                     const std::string& prefix,
+                     std::unordered_set<const StubObject*>& seen,
+                     StateDict& tensors) {
+  const auto* stub = std::get_if<std::shared_ptr<StubObject>>(&module.data);
+  if (stub == nullptr || !(*stub)->state.is_dict() || !seen.insert(stub->get()).second) return;
+  for (const auto& [key, value] : (*stub)->state.as_dict().items) {
+    if (!key.is_string()) continue;
+    const std::string name = prefix + key.as_string();
+    if (value.is_tensor()) tensors.emplace_back(name, value.as_tensor());
+    collect_tensors(value, name + ".", seen, tensors);
   }
-
-  StateDict tensors;
-
- private:
-  std::unordered_set<const StubObject*> seen_;
-};
+}
 
 RawClip read_pickled(const std::string& path) {
   const Value root = read_pth(path);
@@ -101,9 +96,8 @@ RawClip read_tensors(const std::string& path) {
   if (is_program) {
     RawClip raw;
     raw.is_program = true;
-    ModuleTensors modules;
-    modules.collect(read_script_attributes(path));
-    raw.tensors = std::move(modules.tensors);
+    std::unordered_set<const StubObject*> seen;
+    collect_tensors(read_script_attributes(path), "", seen, raw.tensors);
     return raw;
   }
   if (is_torch) return read_pickled(path);
@@ -349,11 +343,6 @@ void refuse_config_or_part(const std::string& path) {
 std::string clip_identity_in(const Cursor& root) {
   const auto identity = root.value().is_dict() ? root.find(kClipIdentityKey) : std::nullopt;
   return identity && identity->value().is_string() ? identity->as_string() : "";
-}
-
-std::string short_clip_identity(const std::string& identity) {
-  constexpr size_t kDigits = 16;
-  return identity.substr(0, kDigits);
 }
 
 std::optional<std::string> RawClip::merges() const {

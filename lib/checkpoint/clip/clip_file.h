@@ -23,8 +23,6 @@ inline constexpr const char* kClipIdentityKey = "clip_weights_sha256";
 inline constexpr const char* kCompanionKeys[] = {kClipMergesKey, kClipIdentityKey};
 /// The CLIP that such a file names; empty if it names none.
 std::string clip_identity_in(const Cursor& root);
-/// The beginning of one, for messages.
-std::string short_clip_identity(const std::string& identity);
 /// In the metadata of safetensors, and beside the state dict of a .pt.
 inline constexpr const char* kClipConfigKey = "clip_config";
 

@@ -94,9 +94,7 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
                                .blur_sigma = config.blur_sigma,
                                .blur_kernel_size = config.blur_kernel_size,
                                .range = range_,
-                               .nearest = plan_.layout.nearest,
-                               .clamped = plan_.layout.clamped,
-                               .plain_in_eval = plan_.layout.plain_in_eval};
+                               .layout = plan_.layout};
     stage->lowres = lowres_conds_->register_module(key, LowresConditioner(lowres));
   }
 

@@ -73,7 +73,7 @@ LowresImage LowresConditionerImpl::forward(const at::Tensor& image,
                                            int64_t target_size,
                                            int64_t previous_size,
                                            const LowresDraws& draws) const {
-  const bool plain = options_.plain_in_eval && !is_training();
+  const bool plain = options_.layout.plain_in_eval && !is_training();
   at::Tensor x = image;
   if (options_.downsample_first && !plain) x = resize(x, previous_size);
   if (options_.use_blur && draws.blur && !plain) {
@@ -85,8 +85,9 @@ LowresImage LowresConditionerImpl::forward(const at::Tensor& image,
 }
 
 at::Tensor LowresConditionerImpl::resize(const at::Tensor& image, int64_t size) const {
-  const auto bounds = options_.clamped ? std::optional(options_.range.bounds()) : std::nullopt;
-  return resize_image_to(image, size, bounds, options_.nearest);
+  const auto bounds =
+      options_.layout.clamped ? std::optional(options_.range.bounds()) : std::nullopt;
+  return resize_image_to(image, size, bounds, options_.layout.nearest);
 }
 
 LowresImage LowresConditionerImpl::add_noise(const at::Tensor& image,

@@ -39,9 +39,7 @@ struct LowresOptions {
   OneOrMany<double> blur_sigma = 0.6;                ///< or [low, high]
   OneOrMany<int64_t> blur_kernel_size = int64_t{3};  ///< or [low, high], odd sizes equally likely
   ImageRange range;
-  bool nearest = true;         ///< resampling; else cubic
-  bool clamped = true;         ///< what is resampled, to the range of the data
-  bool plain_in_eval = false;  ///< neither shrunk nor blurred in eval mode
+  DecoderLoopLayout layout = {};
 };
 
 /// The random part of one call.

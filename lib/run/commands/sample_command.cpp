@@ -348,14 +348,14 @@ class SampleClip {
     if (own == identity_) return;
     log_warning(
         "sample",
-        "{} {}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and that "
-        "of --clip {} is {}: the pictures will not match what is asked for\n  Name the CLIP that these "
+        "{} {}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {:.16}, and that "
+        "of --clip {} is {:.16}: the pictures will not match what is asked for\n  Name the CLIP that these "
         "embeddings were made with, with the same config.",
         option,
         root.where(),
-        short_clip_identity(own),
+        own,
         *command_.clip_path,
-        short_clip_identity(identity_));
+        identity_);
   }
   /// The prior of --prior. @throws DataError for one that is not of this CLIP
   DiffusionPrior load_named_prior() const {
@@ -635,12 +635,6 @@ void check_drawn(const at::Tensor& samples,
       guidance);
 }
 
-void make_out(const SampleCommand& command) {
-  std::error_code error;
-  std::filesystem::create_directories(command.out_folder, error);
-  if (error) throw ConfigError("--out {}: cannot be made: {}", command.out_folder, error.message());
-}
-
 void run_sample(const SampleCommand& asked) {
   SampleCommand command = asked;
   if (command.pipeline_path) take_pipeline(command);
@@ -698,7 +692,6 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
   check_prior(prior, options, command.checkpoint_path);
   check_out(command);
-  make_out(command);
   Timer timer;
   const at::Tensor embeds = draw_image_embeds(prior, command, options, device);  // [N, D]
   const std::string path = (std::filesystem::path(command.out_folder) / kEmbeds).string();

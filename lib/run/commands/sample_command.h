@@ -78,8 +78,6 @@ std::string config_giver(const SampleCommand& command, const char* option);
 Autocast precision_of(const SampleCommand& command, const at::Device& device);
 /// @throws ConfigError if --out cannot be written, or if it holds files and --overwrite is not given
 void check_out(const SampleCommand& command);
-/// Makes that folder, if it is not there. @throws ConfigError
-void make_out(const SampleCommand& command);
 /// @param samples from number `begin` on; `what` they are, the `path` of the weights that drew them and the option of
 /// their guidance, for the message
 /// @throws NonFiniteError

@@ -273,7 +273,6 @@ class DecoderSampling {
     load_inputs(std::move(made), reading);
     check_command();
     if (command_.dry_run) return tell_cascade();
-    make_out(command_);
     Timer timer;
     if (inputs_.draw_embeds)
       inputs_.image_embeds =

@@ -88,12 +88,12 @@ void warn_of_several_clips(const TrainPriorConfig& config, const LoadedClip* cli
   if (of_texts.empty() || of_texts == of_images) return;
   log_warning(
       "config",
-      "/data/image_url: the embeddings are of another CLIP than {}: its identity, a SHA-256, is {}, "
-      "and that of the other {}\n  A prior learns how the two embeddings of one CLIP belong together. "
+      "/data/image_url: the embeddings are of another CLIP than {}: its identity, a SHA-256, is {:.16}, "
+      "and that of the other {:.16}\n  A prior learns how the two embeddings of one CLIP belong together. "
       "Make both with one CLIP.",
       clip != nullptr ? "/prior/clip" : "those of /data/text_url",
-      short_clip_identity(of_images),
-      short_clip_identity(of_texts));
+      of_images,
+      of_texts);
 }
 
 [[noreturn]] void throw_nothing_usable(const PriorDataset& data, bool has_clip) {
