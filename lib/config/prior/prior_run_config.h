@@ -133,10 +133,7 @@ struct TrainPriorConfig : RootConfig {
     D2_REQUIRED(prior, "The model.");
     D2_REQUIRED(data, "The samples.");
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
-    D2_FIELD(
-        written_by,
-        "Extension: version of dalle2-pytorch, \"0.14.0\" to \"1.15.6\", that wrote the weights. "
-        "Its layers, formulas and defaults apply. Null: 1.15.6.");
+    D2_FIELD(written_by, kWrittenByDoc);
     RootConfig::fields(f, "Seed of everything random, like `train.random_seed`.");
   }
 };

@@ -14,6 +14,10 @@ namespace dalle2 {
 using Version = std::array<int64_t, 3>;
 inline constexpr Version kFirstVersion = {0, 14, 0};
 inline constexpr Version kLastVersion = {1, 15, 6};
+/// Of the root key `written_by`.
+inline constexpr const char* kWrittenByDoc =
+    "Extension: version of dalle2-pytorch, \"0.14.0\" to \"1.15.6\", that wrote the weights. "
+    "Its layers, formulas and defaults apply. Null: 1.15.6.";
 
 std::string to_text(const Version& version);
 /// "1.0.2"; whatever follows the third number is not read. @param where precedes the text of errors
