@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/untrusted_text.h"
@@ -47,15 +47,11 @@ std::string to_text(const Version& version) {
 
 Version parse_version(const std::string& text, const std::string& where, bool or_later) {
   Version version = {};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  bool is_version = true;
-  for (size_t i = 0; i < version.size() && is_version; ++i) {
-    if (i > 0) is_version = at != end && *at++ == '.';
-    const auto [rest, error] = std::from_chars(at, end, version[i]);
-    is_version = is_version && error == std::errc() && version[i] >= 0;
-    at = rest;
-  }
+  char first = 0, second = 0;
+  std::istringstream in(text);
+  in >> std::noskipws >> version[0] >> first >> version[1] >> second >> version[2];
+  const bool is_version =
+      in && first == '.' && second == '.' && *std::ranges::min_element(version) >= 0;
   if (!is_version) {
     throw ConfigError("{}: expected a version of dalle2-pytorch such as 1.1.0, got \"{}\"",
                       where,
