@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <set>
 
 #include "base/log.h"
@@ -60,13 +61,12 @@ PipelineConfig load_pipeline_config(const std::string& path) {
     check_count(source.default_sample_timesteps.size(), "default_sample_timesteps");
   }
   std::ranges::sort(numbers);
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    if (numbers[i] == static_cast<int64_t>(i) + 1) continue;
+  std::vector<int64_t> wanted(numbers.size());
+  std::iota(wanted.begin(), wanted.end(), 1);
+  if (numbers != wanted)
     faults.error(
         "/decoder/unet_sources",
         fmt::format("unet_numbers of all sources must be 1 to {}, each once", numbers.size()));
-    break;
-  }
   faults.promote_warnings();
   faults.throw_if_any(path);
   if (!idle.empty())

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-// The file that dalle2-laion draws by.
 #pragma once
 
 #include <cstdint>
