@@ -84,9 +84,12 @@ TEST_CASE("tensors of impossible shapes are refused by name") {
 
 TEST_CASE("without a config beside it a CLIP's heads are 64 wide, but for those of known others") {
   StateDict tensors = tensors_of(kOpenClip);
-  CHECK_THAT(
-      refusal(tensors),
-      Contains("how many heads the image tower of width 8 has") && Contains("--clip-config"));
+  const TempDir folder;
+  const std::string path = folder / "clip.safetensors";
+  write_safetensors(path, tensors);
+  CHECK_THAT(message_of<ConfigError>([&] { read_clip_file(path); }),
+             Contains("heads: expected a divisor of 8, the width of the image tower, got none") &&
+                 Contains("--clip-config"));
   entry(tensors, "visual.conv1.weight") = at::ones({1280, 3, 4, 4});
   CHECK(clip_shape_of(tensors, "t").vision_cfg.heads() == 16);
   entry(tensors, "visual.conv1.weight") = at::ones({768, 3, 4, 4});

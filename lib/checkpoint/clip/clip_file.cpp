@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/clip/clip_file.h"
 
+#include <fnmatch.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
@@ -50,7 +50,6 @@ FoundJson named_config(const ClipFileHints& hints) {
 
 /// Lists in which state dicts lie, in the order in which they are looked for.
 constexpr const char* kStateDictKeys[] = {"state_dict", "model"};
-constexpr const char* kParallelPrefix = "module.";
 
 /// Tensors of the modules of a program, by their paths. A module that stands in several places counts
 /// in the first: the paths through a shared graph are without number.
@@ -107,9 +106,7 @@ RawClip read_tensors(const std::string& path) {
 
 using Replacement = std::pair<std::string_view, std::string_view>;
 
-constexpr const char* kHuggingFaceMark = "text_model.embeddings.token_embedding.weight";
-constexpr const char* kCustomTextMark = "text.token_embedding.weight";
-constexpr std::string_view kAttention = ".self_attn.", kProjection = "_proj.";
+constexpr const char* kParts[] = {".self_attn.q_proj.", ".self_attn.k_proj.", ".self_attn.v_proj."};
 
 constexpr std::string_view kNoWeights[] = {
     "input_resolution", "context_length", "vocab_size", "attn_mask"};
@@ -149,53 +146,26 @@ std::string renamed(std::string name) {
   return name;
 }
 
-/// Where the letter is in ".self_attn.q_proj.", "k_proj." or "v_proj."; npos in other names.
-size_t letter_place(const std::string& name) {
-  const size_t attention = name.find(kAttention);
-  const size_t place = attention + kAttention.size();
-  const bool is_part = attention != std::string::npos && place < name.size() &&
-                       std::string_view(name).substr(place + 1).starts_with(kProjection) &&
-                       std::string_view("qkv").find(name[place]) != std::string_view::npos;
-  return is_part ? place : std::string::npos;
-}
-
-/// The name of the query, key or value beside it.
-std::string sibling(std::string name, char letter) {
-  name[letter_place(name)] = letter;
-  return name;
-}
-
-const at::Tensor& needed(const StateDict& tensors,
-                         const std::string& name,
-                         const std::string& where) {
-  const at::Tensor* found = find_tensor(tensors, name);
-  if (found == nullptr) throw DataError("{}: the tensor '{}' is missing", where, name);
-  return *found;
-}
-
-at::Tensor joined(const StateDict& tensors, const std::string& query, const std::string& where) {
-  std::vector<at::Tensor> parts;
-  for (const char letter : {'q', 'k', 'v'}) {
-    const std::string name = sibling(query, letter);
-    parts.push_back(needed(tensors, name, where));
-    if (parts.back().sizes() != parts.front().sizes() || parts.back().dim() == 0) {
-      throw DataError("{}: '{}' is of another shape than '{}'", where, name, query);
-    }
-  }
-  return at::cat(parts);
-}
-
+/// Queries, keys and values become one tensor, in the place of the queries.
 StateDict from_hugging_face(const StateDict& tensors, const std::string& where) {
   StateDict result;
   for (const auto& [name, tensor] : tensors) {
     if (is_no_weight(name)) continue;
     at::Tensor value = tensor;
-    if (const size_t place = letter_place(name); place != std::string::npos) {
-      if (name[place] != 'q') {
-        needed(tensors, sibling(name, 'q'), where);
-        continue;
+    const auto part = std::ranges::find_if(
+        kParts, [&](const char* each) { return name.find(each) != std::string::npos; });
+    if (part != std::end(kParts)) {
+      std::vector<at::Tensor> parts;
+      for (const char* const each : kParts) {
+        const std::string other = replaced(name, *part, each);
+        const at::Tensor* found = find_tensor(tensors, other);
+        if (found == nullptr) throw DataError("{}: the tensor '{}' is missing", where, other);
+        parts.push_back(*found);
+        if (found->sizes() != parts.front().sizes() || found->dim() == 0)
+          throw DataError("{}: '{}' is of another shape than '{}'", where, other, name);
       }
-      value = joined(tensors, name, where);
+      if (part != std::begin(kParts)) continue;
+      value = at::cat(parts);
     }
     if (name == "text_projection.weight" || name == "visual_projection.weight") {
       if (value.dim() != 2) throw DataError("{}: '{}' is not a matrix", where, name);
@@ -206,28 +176,20 @@ StateDict from_hugging_face(const StateDict& tensors, const std::string& where) 
   return result;
 }
 
-constexpr const char* kHuggingFaceConfig = "config.json";
-
 /// Of a file without a config.
 void apply_hints(const ClipFileHints& hints, const std::string& path, ClipNetworkConfig& config) {
   if (hints.quick_gelu) config.quick_gelu = *hints.quick_gelu;
-  const int64_t width = config.vision_cfg.attention_width();
-  if (!hints.heads && width % config.vision_cfg.head_width != 0) {
-    throw DataError(
-        "{}: expected a config that says how many heads the image tower of width {} has, got none\n"
-        "  Put the config beside the file, name it (--clip-config), or, in a config, give \"heads\".",
+  ClipVisionConfig& vision = config.vision_cfg;
+  const int64_t width = vision.attention_width();
+  if (width % (hints.heads ? hints.heads->front() : vision.head_width) != 0)
+    throw ConfigError(
+        "{}: heads: expected a divisor of {}, the width of the image tower, got {}\n  Put the config "
+        "beside the file, name it (--clip-config), or, in a config, give \"heads\".",
         printable(path),
-        width);
-  }
+        width,
+        hints.heads ? std::to_string(hints.heads->front()) : "none");
   if (!hints.heads) return;
-  const int64_t heads = hints.heads->front();
-  if (width % heads != 0) {
-    throw ConfigError("{}: heads: expected a divisor of {}, the width of the image tower, got {}",
-                      printable(path),
-                      width,
-                      heads);
-  }
-  config.vision_cfg.head_width = width / heads;
+  vision.head_width = width / hints.heads->front();
   config.text_cfg.heads = hints.heads->back();
 }
 
@@ -236,7 +198,7 @@ ClipNetworkConfig config_of(const RawClip& raw,
                             const std::string& path,
                             const ClipFileHints& hints) {
   const bool is_hugging_face = named.is_hugging_face;
-  const char* const name = is_hugging_face ? kHuggingFaceConfig : kOpenClipConfigName;
+  const char* const name = is_hugging_face ? "config.json" : kOpenClipConfigName;
   FoundJson found = named_config(hints);
   if (const auto text = raw.texts.find(kClipConfigKey); !found && text != raw.texts.end())
     found = json_in(path + ": " + kClipConfigKey, text->second);
@@ -274,9 +236,6 @@ ClipNetworkConfig config_of(const RawClip& raw,
   return config;
 }
 
-constexpr const char* kTokenTable = "text_transformer.token_emb.weight";
-constexpr const char* kPatchWeight = "visual_transformer.to_tokens.1.weight";
-
 XClipConfig arguments_of(const ClipFileHints& hints, const std::string& path) {
   if (hints.arguments) return *hints.arguments;
   auto found = named_config(hints);
@@ -294,18 +253,6 @@ XClipConfig arguments_of(const ClipFileHints& hints, const std::string& path) {
   return config_in_file<XClipConfig>(found->second, printable(found->first));
 }
 
-/// Networks that help to train a CLIP, and no part of it.
-void leave_out_training(StateDict& tensors, const std::string& path) {
-  const size_t left_out = std::erase_if(tensors, [](const auto& item) {
-    return item.first.starts_with("mlm.") || item.first.starts_with("visual_ssl.");
-  });
-  if (left_out == 0) return;
-  log_info("clip",
-           "{}: {} tensors of mlm.* or visual_ssl.* are left out, which only training needs",
-           printable(path),
-           left_out);
-}
-
 /// A config; a part or the index of a model that Hugging Face's libraries divided:
 /// "model-00001-of-00002.safetensors", "model.safetensors.index.json".
 void refuse_config_or_part(const std::string& path) {
@@ -317,17 +264,14 @@ void refuse_config_or_part(const std::string& path) {
         "as open_clip_model.safetensors: the config is found there.",
         printable(path));
   }
-  const size_t of = name.find("-of-0");
-  constexpr size_t kDigits = 5;
   const bool is_index = name.ends_with(".index.json");
-  const bool is_part = of != std::string::npos && of >= kDigits && name.find("-of-00001.") != of;
-  if (!is_index && !is_part) return;
-  const std::string stem =
-      is_index ? name.substr(0, name.find('.')) + "-" : name.substr(0, of - kDigits);
+  const auto is_whole = [](const std::string& each) {
+    return ::fnmatch("*-[0-9]*-of-[0-9]*.*", each.c_str(), 0) != 0 ||
+           each.find("-of-00001.") != std::string::npos;
+  };
+  if (!is_index && is_whole(name)) return;
   std::vector<std::string> parts = names_in_folder(file.parent_path().string());
-  std::erase_if(parts, [&](const std::string& each) {
-    return !each.starts_with(stem) || each.find("-of-0") != stem.size() + kDigits;
-  });
+  std::erase_if(parts, is_whole);
   std::ranges::sort(parts);
   throw DataError(
       "{}: expected a whole CLIP, got {}: {}\n  Join them: in Python, "
@@ -353,19 +297,16 @@ std::optional<std::string> RawClip::merges() const {
 RawClip read_raw_clip(const std::string& path) {
   refuse_config_or_part(path);
   RawClip raw = read_tensors(path);
-  const bool is_wrapped =
-      !raw.tensors.empty() && std::ranges::all_of(raw.tensors, [](const auto& item) {
-        return item.first.starts_with(kParallelPrefix);
-      });
-  if (is_wrapped) raw.tensors = strip_prefix(raw.tensors, kParallelPrefix);
+  StateDict plain = strip_prefix(raw.tensors, "module.");
+  if (plain.size() == raw.tensors.size()) raw.tensors = std::move(plain);
   return raw;
 }
 
 NamedClip open_clip_names(StateDict tensors, const std::string& where) {
-  if (find_tensor(tensors, kHuggingFaceMark) != nullptr) {
+  if (find_tensor(tensors, "text_model.embeddings.token_embedding.weight") != nullptr) {
     return {from_hugging_face(tensors, where), /*is_hugging_face=*/true};
   }
-  const bool has_text_prefix = find_tensor(tensors, kCustomTextMark) != nullptr;
+  const bool has_text_prefix = find_tensor(tensors, "text.token_embedding.weight") != nullptr;
   StateDict result;
   for (auto& [name, tensor] : tensors) {
     const bool strip = has_text_prefix && name.starts_with("text.");
@@ -413,8 +354,8 @@ void write_clip_file(const std::string& path, const ClipFile& clip) {
 }
 
 bool is_x_clip(const StateDict& tensors) {
-  return find_tensor(tensors, kTokenTable) != nullptr &&
-         find_tensor(tensors, kPatchWeight) != nullptr;
+  return find_tensor(tensors, "text_transformer.token_emb.weight") != nullptr &&
+         find_tensor(tensors, "visual_transformer.to_tokens.1.weight") != nullptr;
 }
 
 XClipFile as_x_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints) {
@@ -427,9 +368,17 @@ XClipFile as_x_clip_file(RawClip raw, const std::string& path, const ClipFileHin
         kXClipConfigName,
         XClipConfig::kTag);
   }
-  const XClipConfig arguments = arguments_of(hints, path);
-  leave_out_training(raw.tensors, path);
-  return {.config = arguments, .weights = std::move(raw.tensors), .merges = raw.merges()};
+  const size_t left_out = std::erase_if(raw.tensors, [](const auto& item) {
+    return item.first.starts_with("mlm.") || item.first.starts_with("visual_ssl.");
+  });
+  if (left_out > 0)
+    log_info("clip",
+             "{}: {} tensors of mlm.* or visual_ssl.* are left out, which only training needs",
+             printable(path),
+             left_out);
+  return {.config = arguments_of(hints, path),
+          .weights = std::move(raw.tensors),
+          .merges = raw.merges()};
 }
 
 }  // namespace dalle2

@@ -85,7 +85,6 @@ void write_clip_file(const std::string& path, const ClipFile& clip);
 // CLIPs of x-clip: the state dict of its class CLIP. The weights do not say all that such a CLIP was
 // made with: the arguments of the constructor come from a config, or from a file beside them.
 
-/// Of the file with the arguments.
 inline constexpr const char* kXClipConfigName = "x_clip_config.json";
 
 /// Without the tensors that only its training needs.
