@@ -194,7 +194,7 @@ std::string shown_caption(std::string_view text) {
 }
 
 ClipTokenizer::ClipTokenizer(std::string_view merges, const std::string& where) {
-  auto tables = std::make_unique<Tables>();
+  auto tables = std::make_shared<Tables>();
   Numbers numbers;
   for (const std::string& name : tables->names)
     numbers.emplace(name, static_cast<int64_t>(numbers.size()));
@@ -210,10 +210,6 @@ ClipTokenizer::ClipTokenizer(std::string_view merges, const std::string& where) 
   }
   tables_ = std::move(tables);
 }
-
-ClipTokenizer::~ClipTokenizer() = default;
-ClipTokenizer::ClipTokenizer(ClipTokenizer&&) noexcept = default;
-ClipTokenizer& ClipTokenizer::operator=(ClipTokenizer&&) noexcept = default;
 
 int64_t ClipTokenizer::vocab_size() const {
   return static_cast<int64_t>(tables_->names.size()) + 2;

@@ -61,9 +61,6 @@ class ClipTokenizer {
   /// @param where precedes the text of errors
   /// @throws DataError naming the line that is no merge, or whose parts no earlier line makes
   ClipTokenizer(std::string_view merges, const std::string& where);
-  ~ClipTokenizer();
-  ClipTokenizer(ClipTokenizer&&) noexcept;
-  ClipTokenizer& operator=(ClipTokenizer&&) noexcept;
 
   /// Tokens of a text, without those that enclose it. Cleans it first: clean_caption(). Bytes that are
   /// no UTF-8 become U+FFFD. May be called by several threads.
@@ -85,7 +82,7 @@ class ClipTokenizer {
 
  private:
   struct Tables;
-  std::unique_ptr<const Tables> tables_;
+  std::shared_ptr<const Tables> tables_;
   EnclosingWords enclosing_ = kOpenAiWords;
 };
 
