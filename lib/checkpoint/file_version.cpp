@@ -52,12 +52,11 @@ VersionRange versions_of_unets(const StateDict& weights, const std::string& wher
     is_nearest |= matches(rest, "ups.?.3.1.*");
     if (rest.starts_with("final_conv.")) {
       throw DataError(
-          "{}: was written by dalle2-pytorch before {}, whose layers are not known here ({})\n  Draw "
-          "with the version that wrote it, or take a decoder of {} or later.",
+          "{0}: was written by dalle2-pytorch before {1}, whose layers are not known here ({2})\n  Draw "
+          "with the version that wrote it, or take a decoder of {1} or later.",
           where,
           to_text(kFirstVersion),
-          name,
-          to_text(kFirstVersion));
+          name);
     }
     const int64_t kernel = tensor.dim() == 4 ? tensor.size(2) : 0;
     for (const Sign& sign : kSigns) {
@@ -93,14 +92,6 @@ VersionRange versions_of_prior(const StateDict& weights) {
   return {{0, 16, 0}, {0, 22, 3}};
 }
 
-/// Whether the newest version of a range is to be taken for a file that says nothing.
-bool is_newest_of(const VersionRange& fits, const StateDict& weights, const std::string& kind) {
-  if (same_network(kind, fits.to).contains(fits.from)) return true;
-  // Priors since 1.9.0 differ in what is dropped; and in times without a table, which are asked for.
-  const bool has_table = find_tensor(weights, "net.to_time_embeds.0.weight") != nullptr;
-  return kind == "prior" && fits.to == kLastVersion && has_table;
-}
-
 /// "0.16.0 to 0.16.1, 0.16.2 to 0.20.1": the versions of a range, those with the same networks together.
 std::string networks_within(const VersionRange& range, const std::string& kind) {
   std::vector<std::string> names;
@@ -120,12 +111,11 @@ VersionRange versions_of_tensors(const StateDict& weights,
       kind == "prior" ? versions_of_prior(weights) : versions_of_unets(weights, where);
   if (range.to < range.from) {
     throw DataError(
-        "{}: its tensors are those of no version of dalle2-pytorch from {} to {}\n  Give a file as one "
-        "version wrote it. `dalle2-train inspect {}` lists the tensors.",
+        "{0}: its tensors are those of no version of dalle2-pytorch from {1} to {2}\n  Give a file as one "
+        "version wrote it. `dalle2-train inspect {0}` lists the tensors.",
         where,
         to_text(kFirstVersion),
-        to_text(kLastVersion),
-        where);
+        to_text(kLastVersion));
   }
   return range;
 }
@@ -148,13 +138,12 @@ Version version_of_file(const Cursor& checkpoint,
   std::optional<Version> named;
   if (!told.version.empty()) named = parse_version(told.version, told.by);
   if (said && named && *said != *named) {
-    throw ConfigError("{} {}: the file {} says that dalle2-pytorch {} wrote it\n  Set {} to {}.",
-                      told.by,
-                      to_text(*named),
-                      where,
-                      to_text(*said),
-                      told.by,
-                      to_text(*said));
+    throw ConfigError(
+        "{0} {1}: the file {2} says that dalle2-pytorch {3} wrote it\n  Set {0} to {3}.",
+        told.by,
+        to_text(*named),
+        where,
+        to_text(*said));
   }
   if (const std::optional<Version> version = said ? said : named) {
     if (fits.contains(*version)) return *version;
@@ -169,7 +158,11 @@ Version version_of_file(const Cursor& checkpoint,
                    told.by + "."
              : "\n  Name one of those.");
   }
-  if (!is_newest_of(fits, weights, kind)) {
+  const bool is_one_network = same_network(kind, fits.to).contains(fits.from);
+  // Priors since 1.9.0 differ in what is dropped; and in times without a table, which are asked for.
+  const bool is_last = kind == "prior" && fits.to == kLastVersion &&
+                       find_tensor(weights, "net.to_time_embeds.0.weight") != nullptr;
+  if (!is_one_network && !is_last) {
     throw ConfigError(
         "{}: does not say which version of dalle2-pytorch wrote it, and its tensors are those of {}, "
         "which computed different things with them: {}\n  Set {} to the version that wrote it: whoever "
@@ -180,7 +173,7 @@ Version version_of_file(const Cursor& checkpoint,
         networks_within(fits, kind),
         told.by);
   }
-  if (fits.to != kLastVersion || !same_network(kind, fits.to).contains(fits.from)) {
+  if (fits.to != kLastVersion || !is_one_network) {
     log_info(
         "ckpt",
         "{}: does not say its version of dalle2-pytorch; by its tensors it is one of {}, and is "
