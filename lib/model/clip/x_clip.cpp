@@ -100,12 +100,9 @@ XClipTextTowerImpl::XClipTextTowerImpl(const XClipConfig& config) {
   } else {
     abs_pos_emb_ = register_module("abs_pos_emb", torch::nn::Embedding(config.text_seq_len, width));
   }
-  transformer_ = register_module("transformer",
-                                 std::make_shared<XClipTransformerImpl>(
-                                     XClipTransformerShape{.width = width,
-                                                           .layers = config.text_enc_depth,
-                                                           .heads = config.text_heads,
-                                                           .head_width = config.text_dim_head}));
+  const XClipTransformerShape shape = {
+      width, config.text_enc_depth, config.text_heads, config.text_dim_head};
+  transformer_ = register_module("transformer", std::make_shared<XClipTransformerImpl>(shape));
 }
 
 at::Tensor XClipTextTowerImpl::forward(const at::Tensor& tokens) {
@@ -125,12 +122,9 @@ XClipImageTowerImpl::XClipImageTowerImpl(const XClipConfig& config)
       add_group(*this, "to_tokens")
           ->register_module("1", make_linear(config.channels * patch_size_ * patch_size_, width));
   pos_emb_ = register_module("pos_emb", torch::nn::Embedding(config.num_patches(), width));
-  transformer_ = register_module("transformer",
-                                 std::make_shared<XClipTransformerImpl>(
-                                     XClipTransformerShape{.width = width,
-                                                           .layers = config.visual_enc_depth,
-                                                           .heads = config.visual_heads,
-                                                           .head_width = config.visual_dim_head}));
+  const XClipTransformerShape shape = {
+      width, config.visual_enc_depth, config.visual_heads, config.visual_dim_head};
+  transformer_ = register_module("transformer", std::make_shared<XClipTransformerImpl>(shape));
   to_cls_tokens_ = add_group(*this, "to_cls_tokens")
                        ->register_module("1", make_linear(width, width, /*bias=*/false));
 }

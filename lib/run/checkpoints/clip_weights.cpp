@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
-#include <torch/types.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -115,13 +114,6 @@ ClipTokenizer tokenizer_of(const XClipFile& file, const std::string& path) {
       file.config.num_text_tokens);
 }
 
-LoadedClip x_clip_of(const XClipFile& file, const std::string& path) {
-  ClipTokenizer tokenizer = tokenizer_of(file, path);
-  auto clip = std::make_shared<XClipImpl>(file.config);
-  load_state_dict(*clip, file.weights, /*prefix=*/"", /*strict=*/true, path);
-  return frozen_clip(std::move(clip), std::move(tokenizer), TextFrame::kBare, path);
-}
-
 /// For a config with arguments of x-clip.
 [[noreturn]] void throw_for_another(const std::string& path) {
   throw DataError(
@@ -135,7 +127,13 @@ LoadedClip x_clip_of(const XClipFile& file, const std::string& path) {
 /// Of a file that no run wrote.
 LoadedClip foreign_clip(const std::string& path, const ClipFileHints& hints) {
   RawClip raw = read_raw_clip(path);
-  if (is_x_clip(raw.tensors)) return x_clip_of(as_x_clip_file(std::move(raw), path, hints), path);
+  if (is_x_clip(raw.tensors)) {
+    const XClipFile file = as_x_clip_file(std::move(raw), path, hints);
+    ClipTokenizer tokenizer = tokenizer_of(file, path);
+    auto clip = std::make_shared<XClipImpl>(file.config);
+    load_state_dict(*clip, file.weights, /*prefix=*/"", /*strict=*/true, path);
+    return frozen_clip(std::move(clip), std::move(tokenizer), TextFrame::kBare, path);
+  }
   if (hints.arguments) throw_for_another(path);
   const ClipFile file = as_clip_file(std::move(raw), path, hints);
   ClipTokenizer tokenizer = tokenizer_of(file, path);

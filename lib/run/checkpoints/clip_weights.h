@@ -105,9 +105,8 @@ LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint);
 /// The file that --clip or a config's "model" means: a path, or a name of OpenAI's, whose package keeps its
 /// files in ~/.cache/clip. @throws ConfigError if it is nowhere
 std::string clip_file_of(const std::string& model);
-/// The same of any file that read_clip_file() or as_x_clip_file() reads; OpenAI's vocabulary then lies
-/// where find_clip_vocabulary() looks. @param name as of clip_file_of()
-/// @throws as those; ConfigError for hints on a file of a run
+/// The same of any file that read_clip_file() or as_x_clip_file() reads. @param name as of clip_file_of()
+/// @throws as those, and as find_clip_vocabulary(); ConfigError for hints on a file of a run
 LoadedClip load_clip_file(const std::string& name, const ClipFileHints& hints = {});
 
 /// The CLIP of a section; null for none. @param pointer of the section, "/prior/clip"
@@ -130,10 +129,8 @@ std::string clip_sha256(const ClipEncoderImpl& clip);
 /// The same of the CLIP whose embeddings a manifest of `shards embed` describes; empty if it does not say.
 std::string clip_of_manifest(const std::string& path);
 
-/// Writes the CLIP of any file that load_clip_file() takes in open_clip's layout: write_clip_file(). Of
-/// a run's file it takes the averages, if there are any.
-/// @throws as load_clip_file(), though no vocabulary is looked for; ConfigError if the folder of `out`
-/// has the config of another model
+/// Writes the CLIP of any file that load_clip_file() takes in open_clip's layout, of a run's the averages: write_clip_file().
+/// @throws as load_clip_file(), though no vocabulary is looked for; ConfigError if `out` lies beside another model's config
 ConvertReport convert_to_open_clip(const std::string& in, const std::string& out);
 
 }  // namespace dalle2

@@ -385,11 +385,10 @@ StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool 
   if (checkpoint.has("model")) return checkpoint.at("model").as_state_dict();
   if (checkpoint_kind(checkpoint) != kind) {
     throw DataError(
-        "{}: no entry \"model\": expected a checkpoint or model file of a {} run\n"
-        "  `dalle2-train inspect {}` lists what it holds.",
+        "{0}: no entry \"model\": expected a checkpoint or model file of a {1} run\n"
+        "  `dalle2-train inspect {0}` lists what it holds.",
         checkpoint.where(),
-        kind,
-        checkpoint.where());
+        kind);
   }
   const StateDict weights = checkpoint.has(kForeignModel)
                                 ? checkpoint.at(kForeignModel).as_state_dict()
@@ -409,12 +408,11 @@ void check_version(const Cursor& checkpoint,
       version_of_file(checkpoint, model_weights(checkpoint, kind, /*use_ema=*/false), kind, told);
   if (!told.version.empty() || same_network(kind, theirs).contains(kLastVersion)) return;
   throw ConfigError(
-      "{}: dalle2-pytorch {} wrote it, and this config describes networks of {}, which compute "
-      "other things with such weights\n  Add \"written_by\": \"{}\" to the config to train it on as it is.",
+      "{0}: dalle2-pytorch {1} wrote it, and this config describes networks of {2}, which compute "
+      "other things with such weights\n  Add \"written_by\": \"{1}\" to the config to train it on as it is.",
       checkpoint.where(),
       to_text(theirs),
-      to_text(same_network(kind, kLastVersion)),
-      to_text(theirs));
+      to_text(same_network(kind, kLastVersion)));
 }
 
 ReadOptions with_checkpoints(ReadOptions options) {

@@ -85,17 +85,15 @@ std::string stored_config(const Cursor& checkpoint);
 /// What differs between the config that a checkpoint carries and this one; nothing for a checkpoint
 /// without config.
 ConfigChanges changes_since(const Cursor& checkpoint, const std::string& full_json);
-/// What of the model differs between the config that a checkpoint carries and this one, so that its
-/// weights would mean something else: "/decoder/timesteps: the checkpoint has 1000, this config 500".
-/// Nothing for a checkpoint without config. @param kind root key: "decoder"
+/// What of that would give the weights another meaning: "/decoder/timesteps: the checkpoint has 1000, this config 500".
+/// @param kind root key: "decoder"
 std::vector<std::string> model_changes(const Cursor& checkpoint,
                                        const std::string& kind,
                                        const std::string& full_json);
 
 /// Models with the weights of a checkpoint; adapters are merged into their layers.
-/// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere, or one that
-/// gives the weights another meaning than that of the checkpoint, averages
-/// refused where there are none, scales of adapters that are not there)
+/// @throws DataError (unreadable, keys that do not fit), ConfigError (no config, or one that gives the weights another
+/// meaning; averages refused where there are none; scales of adapters that are not there)
 /// @param data takes the section `data` of the config
 Decoder load_decoder(const ModelSource& source,
                      const Value& checkpoint,

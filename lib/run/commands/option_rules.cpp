@@ -18,7 +18,7 @@ std::string any_of_names(const std::vector<std::string>& names) {
 }  // namespace
 
 const std::vector<OptionRule>& option_rules(const std::string& command) {
-  static const std::map<std::string, std::vector<OptionRule>> tables = {
+  static std::map<std::string, std::vector<OptionRule>> tables = {
       {"sample",
        {{{"--checkpoint", "--config", "--upsampler"}, {}, {"--pipeline"}},
         {{"--upsampler-config"}, {"--upsampler"}},
@@ -66,9 +66,7 @@ const std::vector<OptionRule>& option_rules(const std::string& command) {
       {"make", {{{"--together"}, {}, {"--in-order"}}}},
       {"order", {{{"--from"}, {}, {"--epoch"}}, {{"--overwrite"}, {"--save"}}}},
       {"embed", {{{"--text-encodings"}, {}, {"--no-captions"}}}}};
-  static const std::vector<OptionRule> none;
-  const auto found = tables.find(command);
-  return found == tables.end() ? none : found->second;
+  return tables[command];
 }
 
 void check_options(const std::string& command, const OptionFacts& facts, const std::string& where) {
