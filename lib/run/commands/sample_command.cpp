@@ -4,7 +4,6 @@
 // between two (Ramesh et al. 2022, section 3). M texts or pictures, F images of each, D width of embeddings.
 #include "run/commands/sample_command.h"
 
-#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -39,7 +38,6 @@ namespace {
 constexpr int64_t kDefaultCandidates = 2;
 
 /// The files of --upsampler, and what the options say of these or of those of --pipeline after the first.
-/// @throws ConfigError
 void set_upsamplers(SampleCommand& command) {
   std::vector<CascadeFile>& files = command.upsamplers;
   for (const std::string& path : command.upsampler_paths) files.push_back({.path = path});
@@ -62,7 +60,6 @@ void set_upsamplers(SampleCommand& command) {
 }
 
 /// Puts the files and the defaults of --pipeline where the options are that it stands for.
-/// @throws ConfigError, DataError
 void take_pipeline(SampleCommand& command) {
   const PipelineConfig pipeline = load_pipeline_config(*command.pipeline_path);
   const auto existing = [&](const std::string& path) {
@@ -74,10 +71,9 @@ void take_pipeline(SampleCommand& command) {
         std::filesystem::current_path().string());
   };
   std::vector<PipelineSource> sources = pipeline.decoder.unet_sources;
-  const auto lowest = [](const PipelineSource& source) {
-    return *std::ranges::min_element(source.unet_numbers);
-  };
-  std::ranges::sort(sources, [&](const auto& a, const auto& b) { return lowest(a) < lowest(b); });
+  std::ranges::sort(sources, {}, [](const PipelineSource& source) {
+    return std::ranges::min(source.unet_numbers);
+  });
   size_t unets = 0;
   for (const PipelineSource& source : sources) unets += source.unet_numbers.size();
   std::vector<double> scales(unets, 1.0);
@@ -154,7 +150,6 @@ constexpr int64_t kDefaultFrames = 8;
 constexpr double kDefaultTheta = 0.5;
 
 /// A text, or with "@" the lines of a file, none of them empty. @param option that gave it
-/// @throws ConfigError
 std::vector<std::string> texts_of(const char* option, const std::string& given) {
   std::vector<std::string> texts;
   if (given.starts_with("@")) {
@@ -191,25 +186,18 @@ void check_picture(const at::Tensor& picture,
                    const SampleCommand& command,
                    const ClipPreprocessing& clip) {
   if (picture.numel() == 0 || (picture.size(0) != 1 && picture.size(0) != 3)) {
-    throw DataError("{}: expected pictures of 1 or 3 channels, got {} x {} x {}",
-                    given,
-                    picture.size(0),
-                    picture.size(1),
-                    picture.size(2));
+    throw DataError(
+        "{}: expected pictures of 1 or 3 channels, got {}", given, shape_text(picture.sizes()));
   }
-  const auto [lowest, highest] = at::aminmax(picture);
-  if (lowest.item<float>() < 0 || highest.item<float>() > 1) {
-    throw DataError("{}: expected values from 0 to 1, what a CLIP is shown, got {} to {}",
-                    given,
-                    lowest.item<float>(),
-                    highest.item<float>());
-  }
+  const auto low = picture.min().item<float>(), high = picture.max().item<float>();
+  if (low < 0 || high > 1)
+    throw DataError(
+        "{}: expected values from 0 to 1, what a CLIP is shown, got {} to {}", given, low, high);
   if (!clip.enlarges(picture.size(2), picture.size(1))) return;
   throw DataError(
-      "{}: expected pictures of {} x {} pixels or more, what --clip {} sees, got {} x {}\n  "
+      "{0}: expected pictures of {1} x {1} pixels or more, what --clip {2} sees, got {3} x {4}\n  "
       "Give a larger picture: an enlarged one has other embeddings than what the decoder learnt.",
       given,
-      clip.side,
       clip.side,
       printable(*command.clip_path),
       picture.size(2),
@@ -224,14 +212,6 @@ int64_t rows_of_both(const char* option, int64_t rows, const char* other, int64_
                     rows,
                     other,
                     other_rows);
-}
-
-/// Texts for M pictures: encodings of a single one are repeated. @return [M, L, W]
-at::Tensor encodings_for(const at::Tensor& encodings, int64_t pictures) {
-  const int64_t texts = encodings.size(0);
-  if (texts == pictures || texts == 1) return encodings.expand({pictures, -1, -1});
-  throw ConfigError(
-      "--text gives {} for {} of --image: expected as many, or one for all", texts, pictures);
 }
 
 /// What lies between `from` and `to`, each way's one after another. @param last the largest share of
@@ -250,9 +230,8 @@ at::Tensor along(
 /// Images of one embedding have draws of their own. Those of one way, `frames` long, have the same: they
 /// differ by what they show alone.
 void number_rows(MadeConditions& made, int64_t frames = 1) {
-  made.noise_rows.resize(static_cast<size_t>(made.image_embeds.size(0)));
-  std::iota(made.noise_rows.begin(), made.noise_rows.end(), 0);
-  for (int64_t& row : made.noise_rows) row /= frames;
+  for (int64_t row = 0; row < made.image_embeds.size(0); ++row)
+    made.noise_rows.push_back(row / frames);
 }
 
 /// The texts of both ends of each way. @param starts, ends one for all ways, or one a way
@@ -274,7 +253,6 @@ int64_t steps_of(const PriorConfig& config, const PriorSampleOptions& options) {
 }
 
 /// What a wrong command line gets to hear before a prior draws. @param path of its file
-/// @throws ConfigError, DataError
 void check_prior(const DiffusionPrior& prior,
                  const PriorSampleOptions& options,
                  const std::string& path) {
@@ -288,7 +266,6 @@ void check_prior(const DiffusionPrior& prior,
 }
 
 /// @param options with all texts [N, ...], which check_prior() took @return [N, D] on the CPU
-/// @throws NonFiniteError
 at::Tensor draw_image_embeds(DiffusionPrior prior,
                              const SampleCommand& command,
                              PriorSampleOptions options,
@@ -327,7 +304,6 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
 /// The CLIP of --clip on the device of the sampling. What it makes is on the CPU.
 class SampleClip {
  public:
-  /// @throws ConfigError, DataError as load_clip_file()
   SampleClip(const SampleCommand& command, const DecodeOptions& reading, const at::Device& device)
       : command_(command),
         reading_(reading),
@@ -435,8 +411,12 @@ class SampleClip {
     if (takes_encodings) {
       const std::vector<std::string> texts = texts_of("--text", *command_.text);
       const at::Tensor encodings = embed_texts("--text", texts).encodings;
-      const int64_t pictures = made.image_embeds.size(0) / images;
-      made.text_encodings = encodings_for(encodings, pictures).repeat_interleave(images, 0);
+      const int64_t pictures = starts.size(0);
+      if (std::ssize(texts) != pictures && texts.size() != 1)
+        throw ConfigError("--text gives {} for {} of --image: expected as many, or one for all",
+                          texts.size(),
+                          pictures);
+      made.text_encodings = encodings.expand({pictures, -1, -1}).repeat_interleave(images, 0);
       for (size_t i = 0; made.texts.size() < made.noise_rows.size(); ++i)
         made.texts.insert(
             made.texts.end(), static_cast<size_t>(images), texts[std::min(i, texts.size() - 1)]);
@@ -660,13 +640,8 @@ void run_sample(const SampleCommand& asked) {
   // What names do not tell is taken for a decoder: its loading says what does not fit.
   const RunKind& kind = run_kind_of(found.empty() ? TrainDecoderConfig::kKind : found);
   if (!kind.sample) {
-    std::vector<std::string> drawn_from;
-    for (const RunKind& each : run_kinds()) {
-      if (each.sample) drawn_from.push_back(each.key);
-    }
-    throw DataError("{}: expected a checkpoint of a {}, got one of a {}",
+    throw DataError("{}: expected a checkpoint of a decoder or prior, got one of a {}",
                     command.checkpoint_path,
-                    fmt::join(drawn_from, " or "),
                     kind.key);
   }
   command.facts[kOnPrior] = kind.key == "prior";

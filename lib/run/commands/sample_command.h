@@ -70,7 +70,6 @@ void check_one_or_each(const char* option,
                        const std::string& checkpoint_path);
 /// Puts the name of a file before what `check` throws.
 void naming_file(const std::string& path, const std::function<void()>& check);
-/// Which weights the command draws with.
 ModelSource source_of(const SampleCommand& command);
 /// What gives a decoder's file its config, for messages: that `option`, or a key of the file of --pipeline.
 std::string config_giver(const SampleCommand& command, const char* option);

@@ -94,7 +94,6 @@ Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
 /// says. A file's stages below its first one here are not used.
 class Cascade {
  public:
-  /// @param checkpoint of command.checkpoint_path @throws ConfigError, DataError
   Cascade(const SampleCommand& command, const Value& checkpoint) {
     std::vector<CascadeFile> files = {{.path = command.checkpoint_path, .unets = command.unets}};
     files.insert(files.end(), command.upsamplers.begin(), command.upsamplers.end());
@@ -123,11 +122,10 @@ class Cascade {
       add(files[givers[i]].path, decoders[givers[i]], static_cast<int64_t>(i) + 1);
     for (size_t i = 1; i < segments_.size(); ++i) check_joint(i);
     // What another file draws is not held.
-    for (size_t i = 0; i < givers.size(); ++i) {
-      for (size_t file = 0; file < decoders.size(); ++file) {
-        const auto unet = static_cast<int64_t>(i) + 1;
-        if (file != givers[i] && unet <= decoders[file]->num_unets())
-          decoders[file]->drop_unet(unet);
+    for (int64_t unet = 1; unet <= unets(); ++unet) {
+      for (Decoder& decoder : decoders) {
+        if (decoder.ptr() != segment_of(unet).decoder.ptr() && unet <= decoder->num_unets())
+          decoder->drop_unet(unet);
       }
     }
   }
@@ -149,7 +147,6 @@ class Cascade {
     reading.options.fast_jpeg = false;
     return reading;
   }
-  /// Names of the files, for messages.
   std::string files() const {
     std::vector<std::string> paths;
     for (const Segment& segment : segments_) paths.push_back(segment.path);
@@ -183,16 +180,14 @@ class Cascade {
     const int64_t channels = below.plan().config.channels, of_above = above.plan().config.channels;
     if (drawn == taken && channels == of_above) return;
     throw ConfigError(
-        "{} does not continue {}: its unet {} enlarges pictures of {} x {} pixels and {}, and unet {} "
-        "draws {} x {} and {}\n  Give files whose sizes meet.",
+        "{0} does not continue {1}: its unet {2} enlarges pictures of {3} x {3} pixels and {4}, and "
+        "unet {5} draws {6} x {6} and {7}\n  Give files whose sizes meet.",
         above.path,
         below.path,
         above.first,
         taken,
-        taken,
         counted(of_above, "channel"),
         below.last,
-        drawn,
         drawn,
         counted(channels, "channel"));
   }
@@ -217,7 +212,6 @@ OneOrMany<T> values_of(const std::vector<T>& given, const Segment& segment, cons
   return values;
 }
 
-/// Where it is to draw.
 void move_to_draw(Decoder& decoder, const at::Device& device) {
   decoder->to(device);
   lay_filters_in_order(*decoder);
@@ -253,7 +247,6 @@ struct BatchBytes {
 
 class DecoderSampling {
  public:
-  /// @param checkpoint of command.checkpoint_path @throws ConfigError, DataError
   DecoderSampling(const SampleCommand& command, const Value& checkpoint, const at::Device& device)
       : command_(command), cascade_(command, checkpoint), device_(device) {}
 
@@ -332,7 +325,6 @@ class DecoderSampling {
     if (mask.defined())
       inputs_.inpaint_mask = repeat_to(mask, inputs_.rows).mean(1) > 0.5;  // [N, H, W]
   }
-  /// A file for each sampled unet.
   void check_init_noise() const {
     const int64_t first = command_.start_unet, last = last_unet();
     if (inputs_.init_noise.empty()) return;
@@ -419,7 +411,6 @@ class DecoderSampling {
       walks_with_ddim |= segment.decoder->walks_with_ddim(unet, options);
     tell_of_own_ddim(segment.plan().layout.ddim, walks_with_ddim, segment.path);
   }
-  /// Whether any of its unets draw.
   bool draws(const Segment& segment) const {
     return segment.last >= command_.start_unet && segment.first <= last_unet();
   }
@@ -616,16 +607,16 @@ class DecoderSampling {
       const UnetPlan& stage = cascade_.stage(unet);
       Decoder decoder = segment.decoder;
       const DecoderSampleOptions options = options_of(segment);
-      log_info("sample",
-               "unet {} of {}: {} x {} pixels, {} parameters, {} of {} steps, guidance {:g}",
-               unet,
-               segment.path,
-               stage.image_size,
-               stage.image_size,
-               count_parameters(*decoder->unet(unet)).total,
-               decoder->sample_steps(unet, options),
-               stage.timesteps,
-               options.cond_scale.at(static_cast<size_t>(unet - 1)));
+      log_info(
+          "sample",
+          "unet {0} of {1}: {2} x {2} pixels, {3} parameters, {4} of {5} steps, guidance {6:g}",
+          unet,
+          segment.path,
+          stage.image_size,
+          count_parameters(*decoder->unet(unet)).total,
+          decoder->sample_steps(unet, options),
+          stage.timesteps,
+          options.cond_scale.at(static_cast<size_t>(unet - 1)));
       move_to_draw(decoder, device_);
       batches[unet] = batch_bytes(segment, unet);
       decoder->to(at::kCPU);
