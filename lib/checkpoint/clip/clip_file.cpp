@@ -266,7 +266,7 @@ void refuse_config_or_part(const std::string& path) {
   }
   const bool is_index = name.ends_with(".index.json");
   const auto is_whole = [](const std::string& each) {
-    return ::fnmatch("*-[0-9]*-of-[0-9]*.*", each.c_str(), 0) != 0 ||
+    return ::fnmatch("*-[0-9]*-of-0*", each.c_str(), 0) != 0 ||
            each.find("-of-00001.") != std::string::npos;
   };
   if (!is_index && is_whole(name)) return;

@@ -12,10 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
-#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"

@@ -11,12 +11,9 @@
 
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/convert.h"
-#include "config/clip/clip_run_config.h"
-#include "config/reading/reflect.h"
 #include "config/shared/clip_config.h"
 #include "io/text/clip_tokenizer.h"
 #include "metrics/embedding_metrics.h"
-#include "model/clip/clip.h"
 #include "model/clip/clip_encoder.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/shards/shard_data.h"

@@ -17,20 +17,15 @@
 #include "base/text.h"
 #include "base/timer.h"
 #include "base/untrusted_text.h"
-#include "checkpoint/clip/clip_file.h"
-#include "checkpoint/convert.h"
-#include "config/decoder/decoder_run_config.h"
 #include "config/decoder/pipeline_config.h"
 #include "io/files/folder_names.h"
 #include "io/files/writable.h"
 #include "io/formats/npy.h"
-#include "model/clip/clip_encoder.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
 #include "run/pictures/pictures.h"
 #include "tracker/places/remote_file.h"
-#include "trainer/tensor_group.h"
 
 namespace dalle2 {
 namespace {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/state_dict.h"
 #include "data/pictures/preprocess.h"
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"

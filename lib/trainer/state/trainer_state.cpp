@@ -44,11 +44,11 @@ void Trainer::take_companions(const Cursor& root) {
   if (clip_identity_of_file_ == clip_identity_ || std::exchange(told_of_other_clip_, true)) return;
   log_warning(
       "ckpt",
-      "{0}: was trained with the embeddings of another CLIP: its identity, a SHA-256, is {1}, and that of "
-      "this run's is {2}\n  Expect a higher loss until the {3} has learned the new embeddings.",
+      "{0}: was trained with the embeddings of another CLIP: its identity, a SHA-256, is {1:.16}, and that of "
+      "this run's is {2:.16}\n  Expect a higher loss until the {3} has learned the new embeddings.",
       root.where(),
-      short_clip_identity(clip_identity_of_file_),
-      short_clip_identity(clip_identity_),
+      clip_identity_of_file_,
+      clip_identity_,
       contents_.plan.model_name);
 }
 
