@@ -613,13 +613,13 @@ void check_drawn(const at::Tensor& samples,
 void run_sample(const SampleCommand& asked) {
   SampleCommand command = asked;
   if (command.pipeline_path) take_pipeline(command);
-  set_upsamplers(command);
   if (command.prior_path) command.facts["--prior"] = true;
   command.facts[kVariesPicture] = starts_from_picture(command);
   command.facts[kEnlarges] = command.start_unet > 1;
   command.facts[kGuided] =
       std::ranges::any_of(command.cond_scale, [](double scale) { return scale != 1; });
   check_options("sample", command.facts);
+  set_upsamplers(command);
   if (command.checkpoint_path.empty()) {
     throw ConfigError(
         "--checkpoint is missing: expected a decoder's or a prior's file, or --pipeline");
