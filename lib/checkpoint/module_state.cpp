@@ -103,7 +103,7 @@ LoadReport load_state_dict(torch::nn::Module& module,
     if (!is_of_schedule(name)) {
       at::Tensor(target).copy_(found->second);
     } else if (name.ends_with(".betas")) {
-      warn_of_other_schedule(found->second, target, where, name);
+      warn_of_other_schedule(found->second, target, where, prefix + name);
     }
   }
   return report;

@@ -253,7 +253,7 @@ TEST_CASE("what needs a login that is not stored waits for a start of the run") 
   put_config(server.saver().url);
   const SyncReport report = sync_run("data");
   REQUIRE(report.errors.size() == 1);
-  CHECK_THAT(report.errors.front(), Contains("is not stored: a start of the run sends it"));
+  CHECK_THAT(report.errors.front(), Contains("which is not stored, a start sends it"));
   const long before = server.count("PUT /dav/run/latest.pth");
   tracker = run.start();
   tracker->finish({.outcome = RunEnd::Outcome::kDone, .exit_code = 0});

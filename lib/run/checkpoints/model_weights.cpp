@@ -108,11 +108,14 @@ ToldVersion told_version(const ModelSource& source, const ConfigText& config) {
   const std::string key = config.where + ": /written_by";
   if (!source.written_by.empty() &&
       parse_version(source.written_by, source.version_option) != *version) {
-    throw ConfigError("{} is {}, and {} is {}\n  Leave the wrong one out.",
-                      source.version_option,
-                      source.written_by,
-                      key,
-                      to_text(*version));
+    throw ConfigError(
+        "{} is {}, and {} is {}\n  {}",
+        source.version_option,
+        source.written_by,
+        key,
+        to_text(*version),
+        config.is_file ? "Leave the wrong one out."
+                       : "Leave the option out, or give the right config: " + source.config_option);
   }
   return {to_text(*version), key};
 }

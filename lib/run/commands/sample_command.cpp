@@ -579,6 +579,7 @@ Autocast precision_of(const SampleCommand& command, const at::Device& device) {
 }
 
 void check_out(const SampleCommand& command) {
+  if (command.out_folder.empty()) throw ConfigError("--out: expected a folder, got \"\"");
   if (const auto fault = why_not_writable(command.out_folder))
     throw ConfigError("--out {}: {}", command.out_folder, *fault);
   std::vector<std::string> names = names_in_folder(command.out_folder);

@@ -287,7 +287,7 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
           [&] { return follower.is_done(); }, [&] { return follower.last_was_fault(); }, kForever);
       const int64_t left = follower.waiting();
       report.rows_left += left;
-      report.rows_sent -= left;
+      report.rows_sent = std::max<int64_t>(report.rows_sent - left, 0);
     } catch (const NetworkError& refusal) {
       note(refusal.what());
     }
