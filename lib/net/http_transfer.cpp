@@ -64,8 +64,8 @@ bool describes_content(const std::string& line) {
   constexpr std::array<std::string_view, 4> kNames = {
       "accept:", "content-type:", "content-encoding:", "range:"};
   const std::string small = lower_case(line);
-  return std::any_of(
-      kNames.begin(), kNames.end(), [&](std::string_view name) { return small.starts_with(name); });
+  return std::ranges::any_of(kNames,
+                             [&](std::string_view name) { return small.starts_with(name); });
 }
 
 /// What libcurl says of a failure. It names a proxy that cannot be used with its login.
@@ -436,8 +436,7 @@ bool HttpTransfer::leads_on() const {
 
 bool HttpTransfer::is_answer() const {
   const auto& known = call_.accepted;
-  return head_.status / 100 == 2 ||
-         std::find(known.begin(), known.end(), head_.status) != known.end();
+  return head_.status / 100 == 2 || std::ranges::find(known, head_.status) != known.end();
 }
 
 void HttpTransfer::finish(CURLcode result) {

@@ -54,7 +54,7 @@ std::string find_key(const std::string& base_url) {
     source = first_of({environment("NETRC"), "~/.netrc"});
   }
   const bool is_printable =
-      std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isgraph(c) != 0; });
+      std::ranges::all_of(key, [](unsigned char c) { return std::isgraph(c) != 0; });
   if (is_printable) return key;
   throw ConfigError(
       "{}: the API key of {} holds blanks or control characters: copy it again from the service's "

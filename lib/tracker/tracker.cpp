@@ -229,7 +229,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
   if (dummy_) return;
   const auto lock = lock_log();
   std::string place = section;  // in the names of files
-  std::replace(place.begin(), place.end(), '/', '_');
+  std::ranges::replace(place, '/', '_');
   std::vector<StoredImage> stored;
   for (size_t i = 0; i < images.size(); ++i) {
     const LogImage& image = images[i];
@@ -287,9 +287,7 @@ int64_t Tracker::log_lines() const {
 
 void Tracker::finish(const RunEnd& end) {
   if (!file_ || std::exchange(finished_, true)) return;
-  const auto all_are = [this](const auto& so) {
-    return std::all_of(followers_.begin(), followers_.end(), so);
-  };
+  const auto all_are = [this](const auto& so) { return std::ranges::all_of(followers_, so); };
   copies_->begin_end();
   for (const auto& follower : followers_) follower->begin_end(end);
   wait_until_sent(

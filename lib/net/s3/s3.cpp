@@ -403,7 +403,7 @@ S3Page parse_s3_page(std::string_view xml) {
     if (end == std::string_view::npos) break;
     std::string key = xml_element(xml.substr(at, end - at), "Key").value_or("");
     if (encoded) {  // as in forms
-      std::replace(key.begin(), key.end(), '+', ' ');
+      std::ranges::replace(key, '+', ' ');
       key = uri_decode(key);
     }
     if (!key.empty()) page.keys.push_back(std::move(key));

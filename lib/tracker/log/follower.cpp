@@ -111,7 +111,7 @@ class TensorboardLogger : public Logger {
     events_.emplace(folder_, from == kNoStep ? std::nullopt : std::optional(from));
     const auto is_taken_back = [from](int64_t step) { return step >= from && step != kNoStep; };
     LogLines lines((fs::path(data_path_) / kLogFile).string());
-    lines.go_to(std::find_if(steps_.begin(), steps_.end(), is_taken_back) - steps_.begin());
+    lines.go_to(std::ranges::find_if(steps_, is_taken_back) - steps_.begin());
     lines.each(static_cast<int64_t>(steps_.size()), [&](const JournalLine& line) {
       if (is_taken_back(steps_[static_cast<size_t>(line.number)])) write(line);
     });
@@ -391,7 +391,7 @@ void Loggers::read_auto_resume(const std::string& path) const {
   const Json marks =
       content.contains(kLoggersKey) ? content[kLoggersKey] : Json(Json::array_t{content});
   const auto is_mark = [](const Json& mark) { return !text_at(mark, {kTypeKey}).empty(); };
-  if (!marks.is_array() || marks.empty() || !std::all_of(marks.begin(), marks.end(), is_mark))
+  if (!marks.is_array() || marks.empty() || !std::ranges::all_of(marks, is_mark))
     throw ConfigError(
         "{}: unreadable: expected a JSON object with \"logger_type\"\n  It says where the loggers of the "
         "run log to. Write {{\"logger_type\": \"ConsoleLogger\"}} into it, or remove it: they begin anew "
@@ -401,8 +401,8 @@ void Loggers::read_auto_resume(const std::string& path) const {
   for (const auto& logger : loggers_) free.push_back(logger.get());
   for (const Json& mark : marks) {  // those of one type in order
     const std::string type = mark[kTypeKey].get<std::string>();
-    const auto logger = std::find_if(
-        free.begin(), free.end(), [&](Logger* known) { return known->type() == type; });
+    const auto logger =
+        std::ranges::find_if(free, [&](Logger* known) { return known->type() == type; });
     if (logger == free.end()) {
       throw ConfigError(
           "The logger type in the auto_resume file is {} but the current logger is {}. Either use "

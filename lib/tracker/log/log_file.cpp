@@ -273,7 +273,7 @@ std::vector<JournalLine> LogLines::read(int64_t end, size_t most) {
 
 void LogLines::each(int64_t end, const std::function<void(const JournalLine& line)>& take) {
   for (std::vector<JournalLine> some; !(some = read(end, /*most=*/1000)).empty();)
-    std::for_each(some.begin(), some.end(), take);
+    std::ranges::for_each(some, take);
 }
 
 RunLog read_run_log(const std::string& path) {
@@ -297,9 +297,8 @@ RunLog read_run_log(const std::string& path) {
 }
 
 const LogSeries* find_series(const RunLog& log, const std::string& name) {
-  const auto found = std::find_if(log.series.begin(),
-                                  log.series.end(),
-                                  [&](const LogSeries& series) { return series.name == name; });
+  const auto found = std::ranges::find_if(
+      log.series, [&](const LogSeries& series) { return series.name == name; });
   return found == log.series.end() ? nullptr : &*found;
 }
 

@@ -129,7 +129,7 @@ void check_targets(const SaveTargets& targets,
         "`url`.");
     refuse_if(filled.path.empty() || filled.path.back() == '/',
               "names no file, e.g. 'checkpoints/latest.pth'");
-    refuse_if(std::find(path.begin(), path.end(), "..") != path.end(),
+    refuse_if(std::ranges::find(path, "..") != path.end(),
               service.empty()
                   ? "goes up, and '..' is refused: targets are relative to the working "
                     "directory; write an absolute path for one outside of it"
@@ -301,8 +301,8 @@ std::string model_card(const HuggingfaceSaveConfig& saver,
                        const std::string& config) {
   const Json content = parse_untrusted_object(config);
   const auto& kinds = config_kinds();
-  const auto kind = std::find_if(
-      kinds.begin(), kinds.end(), [&](const auto& known) { return content.contains(known.key); });
+  const auto kind =
+      std::ranges::find_if(kinds, [&](const auto& known) { return content.contains(known.key); });
   const std::string what = kind == kinds.end() ? "model" : kind->key;
   std::string use;
   if (kind != kinds.end() && kind->sample_input) {

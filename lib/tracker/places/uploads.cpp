@@ -311,9 +311,8 @@ std::string Uploads::path_of(int64_t number, const char* ending) const {
 }
 
 OutboxEntry* Uploads::find(int64_t number) {
-  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const OutboxEntry& entry) {
-    return entry.number == number;
-  });
+  const auto found = std::ranges::find_if(
+      entries_, [&](const OutboxEntry& entry) { return entry.number == number; });
   return found == entries_.end() ? nullptr : &*found;
 }
 
@@ -511,14 +510,13 @@ void Uploads::begin_end() {
 
 bool Uploads::is_done() const {
   const std::lock_guard lock(mutex_);
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->done; });
+  return std::ranges::all_of(lanes_, [](const auto& lane) { return lane->done; });
 }
 
 bool Uploads::last_answer_was_fault() const {
   const std::lock_guard lock(mutex_);
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) {
-    return lane->done || lane->last_failed;
-  });
+  return std::ranges::all_of(lanes_,
+                             [](const auto& lane) { return lane->done || lane->last_failed; });
 }
 
 void Uploads::end() {

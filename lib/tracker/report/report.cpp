@@ -125,7 +125,7 @@ int place_of(const std::string& group) {
   if (group == "Training Loss") return 0;
   if (group.find("Validation") != std::string::npos) return 1;
   if (group.find("Loss") != std::string::npos) return 2;
-  const auto found = std::find(last.begin(), last.end(), group);
+  const auto found = std::ranges::find(last, group);
   return found == last.end() ? 3 : 4 + static_cast<int>(found - last.begin());
 }
 
@@ -234,16 +234,14 @@ std::string draw_charts(const std::vector<std::pair<std::string, RunLog>>& runs)
       auto [group, name] = chart_of(series.name);
       if (runs.size() > 1) name = of + (name.empty() ? "" : ": " + name);
       // clang 14 captures no structured binding by its name.
-      auto found = std::find_if(groups.begin(), groups.end(), [&wanted = group](const auto& known) {
-        return known.first == wanted;
-      });
+      auto found = std::ranges::find_if(
+          groups, [&wanted = group](const auto& known) { return known.first == wanted; });
       if (found == groups.end()) found = groups.insert(groups.end(), {group, {}});
       found->second.push_back({name, series.steps, series.values});
     }
   }
-  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
-    return place_of(a.first) < place_of(b.first);
-  });
+  std::ranges::stable_sort(
+      groups, [](const auto& a, const auto& b) { return place_of(a.first) < place_of(b.first); });
   std::string charts;
   for (const auto& [group, series] : groups) {
     charts +=
@@ -284,7 +282,7 @@ std::string draw_tiles(const RunLog& log) {
       tiles += tile("Training loss, " + name, number_text(series.values.back()));
     if (group != "Validation Loss") continue;
     const Curve losses = finite_points(series);
-    const auto best = std::min_element(losses.begin(), losses.end(), is_less);
+    const auto best = std::ranges::min_element(losses, is_less);
     if (best != losses.end()) tiles += tile("Best validation, " + name, number_text(best->value));
   }
   if (const LogSeries* rates = find_series(log, "Samples per second")) {

@@ -81,9 +81,8 @@ const std::vector<StartRule>& start_rules() {
 }
 
 const StartRule& rule_of(StartAction action) {
-  const auto found = std::find_if(start_rules().begin(),
-                                  start_rules().end(),
-                                  [&](const StartRule& rule) { return rule.action == action; });
+  const auto found = std::ranges::find_if(
+      start_rules(), [&](const StartRule& rule) { return rule.action == action; });
   D2_CHECK(found != start_rules().end(), "an action without a rule");
   return *found;
 }

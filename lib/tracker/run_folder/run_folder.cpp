@@ -152,9 +152,8 @@ std::vector<std::string> RunFolder::checkpoints() const {
   std::error_code error;
   for (std::string& path : paths) {
     // The newest snapshot is the file of checkpoint.pth under another name.
-    const bool is_new = std::none_of(found.begin(), found.end(), [&](const std::string& other) {
-      return fs::equivalent(other, path, error);
-    });
+    const bool is_new = std::ranges::none_of(
+        found, [&](const std::string& other) { return fs::equivalent(other, path, error); });
     if (is_new && fs::exists(path, error)) found.push_back(std::move(path));
   }
   return found;
@@ -181,12 +180,12 @@ StartFacts RunFolder::facts_of(const StartOptions& options) {
   };
   const std::vector<std::string> own = checkpoints();
   if (facts.back_to && !facts.restarted_job) {
-    facts.has_intact = std::any_of(own.begin(), own.end(), [&](const std::string& path) {
+    facts.has_intact = std::ranges::any_of(own, [&](const std::string& path) {
       return fs::equivalent(path, options.back_to, ignored) && is_intact(path);
     });
   } else {
-    facts.has_intact = std::any_of(own.begin(), own.end(), is_intact) ||
-                       (load != nullptr && has_saved(load->path()));
+    facts.has_intact =
+        std::ranges::any_of(own, is_intact) || (load != nullptr && has_saved(load->path()));
   }
   return facts;
 }

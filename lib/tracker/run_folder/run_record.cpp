@@ -230,7 +230,7 @@ std::optional<SnapshotPosition> snapshot_position(const std::string& name) {
 std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> all,
                                                   const SnapshotPosition& current,
                                                   const SnapshotRules& rules) {
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   const auto last = static_cast<size_t>(rules.keep_last) + 1;
   const size_t first_of_last = all.size() > last ? all.size() - last : 0;
   std::vector<SnapshotPosition> removed;
