@@ -220,8 +220,8 @@ TEST_CASE("files for open_clip", "[.][write_for_python]") {
     clip->eval();
     const std::string out = std::string(folder) + (resnet ? "/resnet" : "/vit");
     std::filesystem::create_directories(out);
-    write_clip_file(out + "/open_clip_model.safetensors", {config, state_dict(*clip), {}, ""});
-    write_clip_file(out + "/open_clip_pytorch_model.pt", {config, state_dict(*clip), {}, ""});
+    write_clip_file(out + "/open_clip_model.safetensors", {config, state_dict(*clip), {}});
+    write_clip_file(out + "/open_clip_pytorch_model.pt", {config, state_dict(*clip), {}});
     const int64_t side = config.vision_cfg.image_size;
     at::Tensor tokens = at::zeros({1, config.text_cfg.context_length}, at::kLong);
     tokens[0][0] = config.text_cfg.start_token();
