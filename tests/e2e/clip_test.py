@@ -275,8 +275,9 @@ class Clip(EndToEnd):
         begin = 8 + length + header["net.causal_transformer.norm.g"]["data_offsets"][0]
         content[begin:begin + 4] = b"\x00\x00\xc0\x7f"
         (self.dir / "nan_prior.safetensors").write_bytes(content)
-        refused(4, "The weights of nan_prior.safetensors may be damaged or diverged, or --prior-cond-scale is far too large.",
-                *text[:5], "--text", "a ring", "--prior", "nan_prior.safetensors")
+        done = run(*text[:5], "--text", "a ring", "--prior", "nan_prior.safetensors", "--out", "not_finite", cwd=self.dir, check=4)
+        self.assertIn("The weights of nan_prior.safetensors may be damaged or diverged, or --prior-cond-scale is far too large.",
+                      " ".join(done.stderr.split()))
         narrow = self.clip_config(self.dir, "narrow.json", "narrow", clip={"embed_dim": 8}, train={"epochs": 1})
         run("--config", narrow, cwd=self.dir, check=0)
         refused(3, "--clip narrow/model.pth: expected embeddings of 16 values, as decoder/model.pth was trained with, got 8", *text[:3],

@@ -143,7 +143,7 @@ class CommandLine(EndToEnd):
 
     def test_memory_and_processes_that_run_out_exit_5(self):
         config = self.config(train={"epochs": 1})
-        for kilobytes in (560_000, 600_000, 650_000):
+        for kilobytes in (590_000, 610_000, 650_000):  # with less, libraries end the process themselves
             with self.subTest(kilobytes):
                 limit = kilobytes * 1024
                 done = subprocess.run([BINARY, "--config", config], cwd=self.dir, env={**os.environ, "OMP_NUM_THREADS": "1"},
