@@ -6,10 +6,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <utility>
 
 #include "base/log.h"
@@ -367,10 +367,17 @@ LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {
 }
 
 std::string clip_file_of(const std::string& model) {
-  constexpr std::string_view kOpenAiNames =
-      " RN50 RN101 RN50x4 RN50x16 RN50x64 ViT-B/32 ViT-B/16 ViT-L/14 ViT-L/14@336px ";
+  constexpr std::array kOpenAiNames = {"RN50",
+                                       "RN101",
+                                       "RN50x4",
+                                       "RN50x16",
+                                       "RN50x64",
+                                       "ViT-B/32",
+                                       "ViT-B/16",
+                                       "ViT-L/14",
+                                       "ViT-L/14@336px"};
   if (path_exists(model)) return model;
-  if (kOpenAiNames.find(" " + model + " ") == std::string_view::npos)
+  if (std::ranges::find(kOpenAiNames, model) == kOpenAiNames.end())
     throw ConfigError(
         "{}: no such file\n  Give the file of a CLIP. Of a model of open_clip it is "
         "open_clip_model.safetensors, with its open_clip_config.json beside it.",
@@ -381,11 +388,18 @@ std::string clip_file_of(const std::string& model) {
   const std::filesystem::path file =
       std::filesystem::path(home == nullptr ? "." : home) / ".cache" / "clip" / name;
   if (path_exists(file)) return file.string();
+  std::string vocabulary;
+  try {
+    find_clip_vocabulary(std::nullopt, "Its vocabulary is missing too", file.string());
+  } catch (const ConfigError& error) {
+    vocabulary = fmt::format("\n  {}", error.what());
+  }
   throw ConfigError(
       "{}: no such file, and OpenAI's model of this name is not at {}\n  Put it there "
-      "(`clip.load` of their package does), or name the file of a CLIP.",
+      "(`clip.load` of their package does), or name the file of a CLIP.{}",
       printable(model),
-      printable(file.string()));
+      printable(file.string()),
+      vocabulary);
 }
 
 LoadedClip load_clip_file(const std::string& name, const ClipFileHints& hints) {
