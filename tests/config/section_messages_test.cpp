@@ -263,6 +263,20 @@ TEST_CASE("what a file of dalle2-laion asks for without effect is said") {
           "device; what is fetched is neither kept nor compared with a checksum.\n");
   CHECK_THROWS_WITH(read(files + R"(, "default_sample_timesteps": [-5])"),
                     Catch::Contains("/decoder/unet_sources/0/default_sample_timesteps"));
+  for (const auto& [content, missing] : std::vector<std::pair<std::string, std::string>>{
+           {"{}", "/decoder"},
+           {R"({"decoder": null})", "/decoder"},
+           {R"({"decoder": {}})", "/decoder/unet_sources"},
+           {R"({"decoder": {"unet_sources": [{"load_model_from": {"path": "a"}}]}})",
+            "/decoder/unet_sources/0/unet_numbers"},
+           {R"({"decoder": {"unet_sources": [{"unet_numbers": [1]}]}})",
+            "/decoder/unet_sources/0/load_model_from"},
+           {R"({"decoder": {"unet_sources": [{"unet_numbers": [1], "load_model_from": {}}]}})",
+            "/decoder/unet_sources/0/load_model_from/path"}}) {
+    std::ofstream(path) << content;
+    CHECK(message_of([&] { load_pipeline_config(path); }) ==
+          path + ": 1 problem\n  " + missing + ": required, but missing");
+  }
 }
 
 TEST_CASE("a W&B loader or saver without a run needs the logger whose run is meant") {

@@ -51,7 +51,7 @@ PipelineConfig load_pipeline_config(const std::string& path) {
     const PipelineSource& source = config.decoder.unet_sources[i];
     numbers.insert(numbers.end(), source.unet_numbers.begin(), source.unet_numbers.end());
     const auto check_count = [&](size_t given, const char* key) {
-      if (given == 0 || given == source.unet_numbers.size()) return;
+      if (given == 0 || source.unet_numbers.empty() || given == source.unet_numbers.size()) return;
       faults.error(fmt::format("/decoder/unet_sources/{}/{}", i, key),
                    fmt::format("expected a value for each of unet_numbers ({}), got {}",
                                source.unet_numbers.size(),
@@ -63,7 +63,7 @@ PipelineConfig load_pipeline_config(const std::string& path) {
   std::ranges::sort(numbers);
   std::vector<int64_t> wanted(numbers.size());
   std::iota(wanted.begin(), wanted.end(), 1);
-  if (numbers != wanted)
+  if (numbers != wanted && !faults.has_error_under("/decoder"))
     faults.error(
         "/decoder/unet_sources",
         fmt::format("unet_numbers of all sources must be 1 to {}, each once", numbers.size()));

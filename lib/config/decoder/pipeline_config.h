@@ -17,7 +17,7 @@ struct PipelineFile {
 
   void fields(auto& f) {
     D2_FIELD(load_type, "No effect: the path says it.", one_of({"local", "url"}));
-    D2_FIELD(path, "Path or URL.", not_empty());
+    D2_REQUIRED(path, "Path or URL.", not_empty());
   }
 };
 
@@ -30,12 +30,12 @@ struct PipelineSource {
   std::optional<PipelineFile> load_config_from;
 
   void fields(auto& f) {
-    D2_FIELD(unet_numbers, "Numbers of the unets, from 1.", at_least(1).not_empty());
+    D2_REQUIRED(unet_numbers, "Numbers of the unets, from 1.", at_least(1).not_empty());
     D2_FIELD(default_cond_scale, "Guidance of each of them; empty: 1.");
     D2_FIELD(default_sample_timesteps,
              "Steps of each of them; empty or null: the config's.",
              at_least(1));
-    D2_FIELD(load_model_from, "The checkpoint.");
+    D2_REQUIRED(load_model_from, "The checkpoint.");
     D2_FIELD(load_config_from, "Its config, if it holds none.");
   }
 };
@@ -43,7 +43,7 @@ struct PipelineSource {
 struct PipelineDecoder {
   std::vector<PipelineSource> unet_sources;
 
-  void fields(auto& f) { D2_FIELD(unet_sources, "Files of decoders.", not_empty()); }
+  void fields(auto& f) { D2_REQUIRED(unet_sources, "Files of decoders.", not_empty()); }
 };
 
 struct PipelinePrior {
@@ -53,7 +53,7 @@ struct PipelinePrior {
   std::optional<int64_t> default_sample_timesteps;
 
   void fields(auto& f) {
-    D2_FIELD(load_model_from, "The checkpoint.");
+    D2_REQUIRED(load_model_from, "The checkpoint.");
     D2_FIELD(load_config_from, "Its config, if it holds none.");
     D2_FIELD(default_cond_scale, "Guidance.");
     D2_FIELD(default_sample_timesteps, "Steps; null: the config's.", at_least(1));
@@ -66,7 +66,7 @@ struct PipelineConfig {
   std::optional<PipelinePrior> prior;
 
   void fields(auto& f) {
-    D2_FIELD(decoder, "The stages.");
+    D2_REQUIRED(decoder, "The stages.");
     D2_FIELD(prior, "The prior, for texts.");
   }
 };
