@@ -63,7 +63,7 @@ PipelineConfig load_pipeline_config(const std::string& path) {
   std::ranges::sort(numbers);
   std::vector<int64_t> wanted(numbers.size());
   std::iota(wanted.begin(), wanted.end(), 1);
-  if (numbers != wanted && !faults.has_error_under("/decoder"))
+  if (numbers != wanted)
     faults.error(
         "/decoder/unet_sources",
         fmt::format("unet_numbers of all sources must be 1 to {}, each once", numbers.size()));
