@@ -7,8 +7,7 @@
 
 #include <cstdlib>
 
-#include "base/fnv1a.h"
-#include "base/split_mix.h"
+#include "base/hash.h"
 #include "kernels/dropout_mask.h"
 
 namespace dalle2 {

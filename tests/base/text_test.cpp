@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "base/fnv1a.h"
+#include "base/hash.h"
 
 namespace dalle2 {
 namespace {

@@ -3,7 +3,7 @@
 // gradient (tests/parity/make_prior.py).
 #include <fmt/ranges.h>
 
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "checkpoint/module_state.h"
 #include "config/prior/prior_run_config.h"
 #include "diffusion/decoder_case.h"

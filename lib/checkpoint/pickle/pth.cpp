@@ -2,7 +2,7 @@
 #include "checkpoint/pickle/pth.h"
 
 #include "base/error.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/pickle/pickle.h"

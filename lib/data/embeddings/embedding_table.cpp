@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/public_url.h"
-#include "base/split_mix.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embeddings.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"

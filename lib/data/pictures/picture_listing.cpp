@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"

@@ -11,9 +11,8 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/fnv1a.h"
+#include "base/hash.h"
 #include "base/log.h"
-#include "base/split_mix.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 
