@@ -58,6 +58,11 @@ std::optional<int64_t> asked_steps(const DecoderSampleOptions& options, int64_t 
   return options.sample_timesteps.at(static_cast<size_t>(unet_number - 1));
 }
 
+// What gives the steps of a unet, for messages.
+std::string steps_name(const DecoderSampleOptions& options, int64_t unet_number) {
+  return asked_steps(options, unet_number) ? options.steps_name : "/decoder/sample_timesteps";
+}
+
 // Steps of a sampler that takes fewer than all of the T training steps.
 void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int64_t unet_number) {
   const std::optional<int64_t> asked = asked_steps(options, unet_number);
@@ -65,7 +70,7 @@ void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int6
   if (!steps) return;
   // dpmpp spaces its steps over T - 1 different noise levels.
   const int64_t most = options.sampler == "dpmpp" ? plan.timesteps - 1 : plan.timesteps;
-  const std::string name = asked ? options.steps_name : "/decoder/sample_timesteps";
+  const std::string name = steps_name(options, unet_number);
   if (*steps < 1 || *steps > most) {
     throw ConfigError("{} of unet {}: expected 1 to {}, got {}", name, unet_number, most, *steps);
   }
@@ -307,7 +312,7 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
     throw ConfigError(
         "{} of unet {}: the first step holds nothing of the image, and a network that predicts noise "
         "cannot restore it\n  Use ddim with fewer than {} steps.",
-        asked_steps(options, unet_number) ? options.steps_name : "/decoder/sample_timesteps",
+        steps_name(options, unet_number),
         unet_number,
         s.plan.timesteps - 1);
   }
