@@ -4,6 +4,7 @@
 // between two (Ramesh et al. 2022, section 3). M texts or pictures, F images of each, D width of embeddings.
 #include "run/commands/sample_command.h"
 
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -247,7 +248,7 @@ int64_t steps_of(const PriorConfig& config, const PriorSampleOptions& options) {
   return options.timesteps.value_or(config.sample_timesteps.value_or(config.timesteps));
 }
 
-/// What a wrong command line gets to hear before a prior draws. @param path of its file
+/// Checks the options of a prior before it draws. @param path of its file, for messages
 void check_prior(const DiffusionPrior& prior,
                  const PriorSampleOptions& options,
                  const std::string& path) {
@@ -636,8 +637,13 @@ void run_sample(const SampleCommand& asked) {
   // What names do not tell is taken for a decoder: its loading says what does not fit.
   const RunKind& kind = run_kind_of(found.empty() ? TrainDecoderConfig::kKind : found);
   if (!kind.sample) {
-    throw DataError("{}: expected a checkpoint of a decoder or prior, got one of a {}",
+    std::vector<std::string> drawn_from;
+    for (const RunKind& each : run_kinds()) {
+      if (each.sample) drawn_from.push_back(each.key);
+    }
+    throw DataError("{}: expected a checkpoint of a {}, got one of a {}",
                     command.checkpoint_path,
+                    fmt::join(drawn_from, " or "),
                     kind.key);
   }
   command.facts[kOnPrior] = kind.key == "prior";
