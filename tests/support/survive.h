@@ -22,7 +22,8 @@
 
 namespace dalle2::test {
 
-/// The files with an extension in a folder of the source, at least so many, by name.
+/// The contents of the files with this extension in a folder of the source tree, sorted by name.
+/// @param at_least how many there must be
 inline std::vector<std::string> files_in(const std::string& folder,
                                          const std::string& extension,
                                          size_t at_least) {

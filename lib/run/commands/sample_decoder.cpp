@@ -414,7 +414,7 @@ class DecoderSampling {
   bool draws(const Segment& segment) const {
     return segment.last >= command_.start_unet && segment.first <= last_unet();
   }
-  /// What a wrong command line gets to hear before the first step is computed, with --dry-run too.
+  /// Checks the command line and its files before the first step is computed, with --dry-run too.
   void check_command() const {
     if (!cascade_.first_config().unconditional && command_.start_unet == 1 &&
         !inputs_.image_embeds.defined()) {
