@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "optim/flat_parameters.h"
 
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
@@ -116,19 +115,26 @@ std::vector<std::string> trained_parameters(const torch::nn::Module& module) {
   return names;
 }
 
-namespace {
-
-/// Runs after every accumulation into `.grad`.
-class StoreGradient : public torch::autograd::PostAccumulateGradHook {
+/// What a graph calls with the gradient of a parameter, in place of autograd's AccumulateGrad: that one would make a tensor for
+/// `.grad` first. A graph may outlive the gradients.
+class FlatGradients::Receiver : public torch::autograd::Node {
  public:
-  explicit StoreGradient(std::function<void()> store) : store_(std::move(store)) {}
-  void operator()(const torch::autograd::Variable& /*parameter*/) override { store_(); }
+  /// As soon as a gradient is there, as AccumulateGrad does.
+  Receiver(FlatGradients* owner, size_t parameter)
+      : Node(/*sequence_nr=*/UINT64_MAX), owner_(owner), parameter_(parameter) {
+    add_input_metadata(owner->parameters_[parameter]);
+  }
+  void forget_owner() { owner_ = nullptr; }
 
  private:
-  std::function<void()> store_;
-};
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    if (owner_ && gradients[0].defined()) owner_->receive(parameter_, gradients[0]);
+    return {};
+  }
 
-}  // namespace
+  FlatGradients* owner_;
+  size_t parameter_;
+};
 
 FlatGradients::FlatGradients(const FlatParameters& parameters)
     : flat_(at::zeros({parameters.parameter_span()}, parameters.values().options())),
@@ -140,31 +146,26 @@ FlatGradients::FlatGradients(const FlatParameters& parameters)
     parameters_.push_back(entry.tensor);
     views_.push_back(entry.of(flat_));
     if (!entry.tensor.requires_grad()) continue;
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        entry.tensor, std::make_unique<StoreGradient>([this, i] { store(i); }));
+    receivers_.push_back(std::make_shared<Receiver>(this, i));
+    torch::autograd::impl::set_grad_accumulator(entry.tensor, receivers_.back());
   }
 }
 
 FlatGradients::~FlatGradients() {
-  for (const at::Tensor& parameter : parameters_) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
-  }
+  for (const std::shared_ptr<Receiver>& receiver : receivers_) receiver->forget_owner();
 }
 
-/// At the first accumulation autograd has put a tensor of its own into `.grad`, which is copied into the
-/// slice. Later ones have been added to the slice in place already.
-void FlatGradients::store(size_t i) {
+void FlatGradients::receive(size_t i, const at::Tensor& gradient) {
+  const torch::NoGradGuard no_grad;
   at::Tensor& grad = parameters_[i].mutable_grad();
-  if (!grad.defined()) return;  // autograd has called without a gradient
   const at::Tensor& place = views_[i];
-  if (!grad.is_same(place)) {
-    if (grad.const_data_ptr() != place.const_data_ptr()) {
-      D2_CHECK(placed_[i].expired(), "a gradient came while another one was on its way");
-      const torch::NoGradGuard no_grad;
-      place.copy_(grad);
-    }
-    grad = place;
+  if (grad.defined()) {
+    place.add_(gradient);
+  } else if (gradient.const_data_ptr() != place.const_data_ptr()) {
+    D2_CHECK(placed_[i].expired(), "a gradient came while another one was on its way");
+    place.copy_(gradient);
   }
+  grad = place;
   received_[i] = filled_[i] = true;
   if (listener_) listener_(i);
 }

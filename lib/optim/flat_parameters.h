@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -140,7 +141,8 @@ class FlatGradients {
 
  private:
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  void store(size_t parameter);
+  class Receiver;
+  void receive(size_t parameter, const at::Tensor& gradient);
   void forget_places();
 
   at::Tensor flat_;
@@ -148,6 +150,7 @@ class FlatGradients {
   std::vector<bool> received_;
   std::vector<bool> filled_;        // the slice may hold something other than zero
   std::vector<WeakTensor> placed_;  // of place_of()
+  std::vector<std::shared_ptr<Receiver>> receivers_;
   std::function<void(size_t)> listener_;
 };
 
