@@ -64,7 +64,7 @@ constexpr int64_t kPixelGrain = 16;  // pixels
 at::Tensor unfolded(const at::Tensor& x, int64_t kernel) {
   const int64_t pixels = x.size(0) * x.size(2) * x.size(3);
   const loops::Patches patches{x.size(2), x.size(3), x.size(1), kernel};
-  at::Tensor rows = at::empty({pixels, kernel * kernel * x.size(1)}, x.options());
+  at::Tensor rows = at::cpu::empty({pixels, kernel * kernel * x.size(1)}, x.options());
   with_unfold_loops(x, [&](const auto& loop, auto element) {
     using T = decltype(element);
     const T* const from = static_cast<const T*>(x.const_data_ptr());
@@ -80,7 +80,7 @@ at::Tensor unfolded(const at::Tensor& x, int64_t kernel) {
 at::Tensor folded(const at::Tensor& rows, const at::Tensor& like, int64_t kernel) {
   const int64_t pixels = like.size(0) * like.size(2) * like.size(3);
   const loops::Patches patches{like.size(2), like.size(3), like.size(1), kernel};
-  at::Tensor x = at::empty_like(like, like.options(), at::MemoryFormat::ChannelsLast);
+  at::Tensor x = at::cpu::empty(like.sizes(), like.options(), at::MemoryFormat::ChannelsLast);
   with_unfold_loops(x, [&](const auto& loop, auto element) {
     using T = decltype(element);
     const T* const from = static_cast<const T*>(rows.const_data_ptr());
@@ -93,18 +93,14 @@ at::Tensor folded(const at::Tensor& rows, const at::Tensor& like, int64_t kernel
   return x;
 }
 
-at::Tensor tokens_of(const at::Tensor& map) {  // [B, C, H, W] -> [B H W, C]
-  return map.permute({0, 2, 3, 1}).reshape({-1, map.size(1)});
-}
-
-at::Tensor map_of(const at::Tensor& tokens, const at::Tensor& like) {  // [B H W, C] -> [B, C, H, W]
-  return tokens.view({like.size(0), like.size(2), like.size(3), tokens.size(1)})
-      .permute({0, 3, 1, 2});
+at::Tensor channels_last(const at::Tensor& t) {
+  return t.contiguous(at::MemoryFormat::ChannelsLast);
 }
 
 /// [out, in, k, k] -> [out, k k in]: a view where filters lie in that order.
 at::Tensor matrix_of(const at::Tensor& weight) {
-  return weight.permute({0, 2, 3, 1}).reshape({weight.size(0), -1});
+  const int64_t out = weight.size(0), row = weight.numel() / out;
+  return at::cpu::as_strided(channels_last(weight), {out, row}, {row, 1});
 }
 
 bool needs_bias_grad(AutogradContext* context) {
@@ -152,7 +148,8 @@ struct Unfolded : torch::autograd::Function<Unfolded> {
     context->saved_data["bias"] = bias.has_value();
     RECORD_USER_SCOPE_WITH_INPUTS("dalle2::unfolded_convolution",
                                   std::vector<c10::IValue>({x, weight}));
-    return map_of(at::linear(unfolded(x, weight.size(2)), matrix_of(weight), bias), x);
+    const at::Tensor rows = unfolded(x, weight.size(2)), filters = turned(matrix_of(weight));
+    return map_of_rows(bias ? at::addmm(*bias, rows, filters) : at::mm(rows, filters), x);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -163,24 +160,19 @@ struct Unfolded : torch::autograd::Function<Unfolded> {
     RECORD_USER_SCOPE_WITH_INPUTS("dalle2::unfolded_convolution_backward",
                                   std::vector<c10::IValue>({x, weight}));
     const int64_t kernel = weight.size(2);
-    const at::Tensor dy = tokens_of(grads[0]);
+    const at::Tensor dy = rows_of_map(channels_last(grads[0]));
     variable_list found(3);
     if (context->needs_input_grad(0)) {
       found[0] = folded(at::mm(dy, matrix_of(weight)), x, kernel);
     }
     if (context->needs_input_grad(1)) {
-      found[1] = at::mm(dy.t(), unfolded(x, kernel))
-                     .view({weight.size(0), kernel, kernel, weight.size(1)})
-                     .permute({0, 3, 1, 2});
+      found[1] = map_of_rows(
+          at::cpu::view(at::mm(turned(dy), unfolded(x, kernel)), {-1, weight.size(1)}), weight);
     }
     if (needs_bias_grad(context)) found[2] = dy.sum(0);
     return found;
   }
 };
-
-at::Tensor channels_last(const at::Tensor& t) {
-  return t.contiguous(at::MemoryFormat::ChannelsLast);
-}
 
 /// A convolution by tiles. `Algorithm` has the operation, its gradients at x and at the weight, its stride, and whether it is
 /// transposed.
@@ -204,7 +196,8 @@ struct ByTiles : torch::autograd::Function<ByTiles<Algorithm>> {
     }
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
-    const at::Tensor dy = channels_last(grads[0].to(x.scalar_type()));
+    const bool same_type = grads[0].scalar_type() == x.scalar_type();
+    const at::Tensor dy = channels_last(same_type ? grads[0] : grads[0].to(x.scalar_type()));
     const at::Tensor filters = channels_last(weight);
     variable_list found(3);
     if (context->needs_input_grad(0)) found[0] = Algorithm::pixel_gradient(dy, filters);

@@ -280,7 +280,8 @@ void backward_of_rows(const at::Tensor& grad,
     T* const to = static_cast<T*>(dx.mutable_data_ptr());
     // dx itself holds dz where it has its digits.
     at::Tensor dz = dx;
-    if (x.scalar_type() != at::kFloat) dz = at::empty({x.numel()}, x.options().dtype(at::kFloat));
+    if (x.scalar_type() != at::kFloat)
+      dz = at::cpu::empty({x.numel()}, x.options().dtype(at::kFloat));
     float* const to_dz = static_cast<float*>(dz.mutable_data_ptr());
     NormColumns columns(map, affine, groups, moments);
     std::vector<float> parts = map.parts();
@@ -334,8 +335,8 @@ Forward norm_on_cpu(const at::Tensor& x,
                     bool silu) {
   check(x, weight, bias, scale_shift, groups);
   const at::Tensor rows = in_rows(x);
-  at::Tensor y = at::empty(rows.sizes(), rows.options(), at::MemoryFormat::ChannelsLast);
-  at::Tensor moments = at::empty({x.size(0) * groups, 2}, x.options().dtype(at::kFloat));
+  at::Tensor y = at::cpu::empty(rows.sizes(), rows.options(), at::MemoryFormat::ChannelsLast);
+  at::Tensor moments = at::cpu::empty({x.size(0) * groups, 2}, x.options().dtype(at::kFloat));
   forward_of_rows(rows,
                   Affine(x, weight, bias, scale_shift),
                   groups,
@@ -362,7 +363,8 @@ Backward affine_gradients(const Affine& affine,
                           const std::vector<float>& doffset) {
   const int64_t batch = dx.size(0), channels = dx.size(1);
   const at::TensorOptions options = affine.weight.options();
-  const at::Tensor dweight = at::empty({channels}, options), dbias = at::empty({channels}, options);
+  const at::Tensor dweight = at::cpu::empty({channels}, options),
+                   dbias = at::cpu::empty({channels}, options);
   float* const to_weight = dweight.mutable_data_ptr<float>();
   float* const to_bias = dbias.mutable_data_ptr<float>();
   std::fill_n(to_weight, channels, 0.0f);
@@ -370,7 +372,7 @@ Backward affine_gradients(const Affine& affine,
   const float* const weight = affine.weight.const_data_ptr<float>();
   const float* const bias = affine.bias.const_data_ptr<float>();
   at::Tensor dscale_shift;
-  if (affine.scale_shift.defined()) dscale_shift = at::empty({batch, 2 * channels}, options);
+  if (affine.scale_shift.defined()) dscale_shift = at::cpu::empty({batch, 2 * channels}, options);
   float* const to_rows = dscale_shift.defined() ? dscale_shift.mutable_data_ptr<float>() : nullptr;
   for (int64_t sample = 0; sample < batch; ++sample) {
     for (int64_t c = 0; c < channels; ++c) {
@@ -397,7 +399,7 @@ Backward norm_backward_on_cpu(const at::Tensor& dy,
   check(x, weight, bias, scale_shift, groups);
   const Affine affine(x, weight, bias, scale_shift);
   const at::Tensor rows = in_rows(x);
-  at::Tensor dx = at::empty(rows.sizes(), rows.options(), at::MemoryFormat::ChannelsLast);
+  at::Tensor dx = at::cpu::empty(rows.sizes(), rows.options(), at::MemoryFormat::ChannelsLast);
   std::vector<float> dgain(affine.gain.size()), doffset(affine.gain.size());
   backward_of_rows(in_rows(as_type(dy, x.scalar_type())),
                    rows,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cpu_algorithms.h"
 #include "kernels/loops.h"
 
 namespace dalle2 {
@@ -255,7 +256,7 @@ class Tiles {
     });
     each_block(
         out, channels_of_block(in, out), places_ * tiles_ * in, [&](int64_t first, int64_t count) {
-          const at::Tensor u = at::empty({places_ * in * count}, at::kFloat),
+          const at::Tensor u = at::cpu::empty({places_ * in * count}, at::kFloat),
                            m = room(tiles_, count);
           float* const to_u = u.mutable_data_ptr<float>();
           float* const to_m = m.mutable_data_ptr<float>();
@@ -283,7 +284,7 @@ class Tiles {
                                 const Weights& weights,
                                 T* y) const {
     const int64_t in = from.channels();
-    const at::Tensor u = at::empty({places_ * in * out}, at::kFloat);
+    const at::Tensor u = at::cpu::empty({places_ * in * out}, at::kFloat);
     float* const to_u = u.mutable_data_ptr<float>();
     const int64_t units = in / loops::kTileChannels;
     at::parallel_for(
@@ -336,7 +337,7 @@ class Tiles {
 
   /// [places, numbers of a place]: a little more than needed, so that places do not share lines of the cache
   at::Tensor room(int64_t tiles, int64_t channels) const {
-    return at::empty({places_, tiles * channels + loops::kTileChannels}, at::kFloat);
+    return at::cpu::empty({places_, tiles * channels + loops::kTileChannels}, at::kFloat);
   }
 
   /// As many products take as long as the numbers of a pixel or weight.
@@ -375,7 +376,7 @@ class Tiles {
 };
 
 at::Tensor map_like(const at::Tensor& x, int64_t channels, int64_t height, int64_t width) {
-  return at::empty(
+  return at::cpu::empty(
       {x.size(0), channels, height, width}, x.options(), at::MemoryFormat::ChannelsLast);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "model/attention.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -51,7 +52,7 @@ using torch::autograd::variable_list;
 /// [B, dim, H, W] what it sees in the context [B, M, cond_dim]; CrossAttentionImpl::forward() is the plain form. The
 /// inputs are of the map's type, except that gains and the null key may be wider.
 ///
-/// Views are made by as_strided(), each in one call: transpose() takes two, select() and t() three.
+/// Views are made past the dispatcher: one of ATen's is two or three calls.
 struct FoldedInputs {
   at::Tensor map, context;
   at::Tensor gain;      // [dim], of the norm of the pixels
@@ -75,39 +76,38 @@ struct FoldedInputs {
         to_out(t[6]),
         out_gain(t[7]) {}
 
-  double scale() const { return 1.0 / std::sqrt(static_cast<double>(head)); }
+  at::Tensor scale() const {  // a number would become a tensor in five calls
+    return at::detail::scalar_tensor_static(
+        1.0 / std::sqrt(static_cast<double>(head)), at::kFloat, at::kCPU);
+  }
   at::Tensor as_tokens(const at::Tensor& of_map) const {  // [B, N, dim]
-    return of_map.as_strided({batch, pixels, dim}, {pixels * dim, dim, 1});
+    return at::cpu::as_strided(of_map, {batch, pixels, dim}, {pixels * dim, dim, 1});
   }
   at::Tensor as_map(const at::Tensor& tokens) const {  // [B, dim, H, W]
-    return tokens.as_strided({batch, dim, height, width}, {pixels * dim, 1, width * dim, dim});
+    return at::cpu::as_strided(
+        tokens, {batch, dim, height, width}, {pixels * dim, 1, width * dim, dim});
   }
   /// Keys (0) or values (1) of [B, keys, 2 inner]. @return [heads, B keys, head]
   at::Tensor by_head(const at::Tensor& rows, int64_t which) const {
-    return rows.as_strided({heads, batch * keys, head}, {head, 2 * inner, 1}, which * inner);
+    return at::cpu::as_strided(
+        rows, {heads, batch * keys, head}, {head, 2 * inner, 1}, which * inner);
   }
-  at::Tensor q_by_head() const { return to_q.view({heads, head, dim}); }
+  at::Tensor q_by_head() const { return at::cpu::view(to_q, {heads, head, dim}); }
   at::Tensor out_by_head() const {  // [heads, head, dim]
-    return to_out.as_strided({heads, head, dim}, {head, 1, inner});
+    return at::cpu::as_strided(to_out, {heads, head, dim}, {head, 1, inner});
   }
   /// [first, second, keys, dim] -> [second, first keys, dim]
   at::Tensor swapped(const at::Tensor& t, int64_t first, int64_t second) const {
-    if (batch == 1) return t.view({second, -1, dim});
+    if (batch == 1) return at::cpu::view(t, {second, -1, dim});
     const int64_t block = keys * dim;
     const at::Tensor view =
-        t.as_strided({second, first, keys, dim}, {block, second * block, dim, 1});
-    return at::empty(view.sizes(), view.options()).copy_(view).view({second, -1, dim});
+        at::cpu::as_strided(t, {second, first, keys, dim}, {block, second * block, dim, 1});
+    return at::cpu::view(at::cpu::empty(view.sizes(), view.options()).copy_(view),
+                         {second, -1, dim});
   }
   at::Tensor per_sample(const at::Tensor& t) const { return swapped(t, heads, batch); }
   at::Tensor per_head(const at::Tensor& t) const { return swapped(t, batch, heads); }
 };
-
-/// The last two dimensions change places.
-at::Tensor turned(const at::Tensor& t) {
-  const int64_t rows = t.size(-2), columns = t.size(-1);
-  if (t.dim() == 2) return t.as_strided({columns, rows}, {t.stride(1), t.stride(0)});
-  return t.as_strided({t.size(0), columns, rows}, {t.stride(0), t.stride(2), t.stride(1)});
-}
 
 struct FoldedAttention : torch::autograd::Function<FoldedAttention> {
   static at::Tensor forward(AutogradContext* graph, at::TensorList inputs) {
@@ -120,17 +120,19 @@ struct FoldedAttention : torch::autograd::Function<FoldedAttention> {
     const at::Tensor null = in.null_kv.scalar_type() == dtype ? in.null_kv : in.null_kv.to(dtype);
     const at::Tensor projected = at::mm(in.context.reshape({-1, in.cond_dim}), turned(in.to_kv));
     const at::Tensor rows =  // [B, keys, 2, heads, head]
-        at::cat({null.as_strided({in.batch, 1, 2, in.heads, in.head}, {0, 0, in.head, 0, 1}),
-                 projected.view({in.batch, in.keys - 1, 2, in.heads, in.head})},
-                1);
+        at::cat(
+            {at::cpu::as_strided(null, {in.batch, 1, 2, in.heads, in.head}, {0, 0, in.head, 0, 1}),
+             at::cpu::view(projected, {in.batch, in.keys - 1, 2, in.heads, in.head})},
+            1);
     // Keys through to_q and values through to_out: [B, heads keys, dim].
     const at::Tensor k =
         in.per_sample(at::bmm(in.by_head(rows, 0), in.q_by_head())).mul_(in.scale());
     const at::Tensor v = in.per_sample(at::bmm(in.by_head(rows, 1), in.out_by_head()));
     // Pixels are the fastest dimension of the logits, so the softmax runs over whole vectors.
-    const at::Tensor logits = at::bmm(k, turned(normed)).view({in.batch, in.heads, in.keys, -1});
+    const at::Tensor logits =
+        at::cpu::view(at::bmm(k, turned(normed)), {in.batch, in.heads, in.keys, -1});
     const at::Tensor weights = at::_softmax(logits, 2, /*half_to_float=*/false);
-    const at::Tensor out = at::bmm(turned(weights.view({in.batch, -1, in.pixels})), v);
+    const at::Tensor out = at::bmm(turned(at::cpu::view(weights, {in.batch, -1, in.pixels})), v);
     const auto [y, out_mean, out_rstd] =
         at::native_layer_norm(out, {in.dim}, in.out_gain, {}, norm_eps(dtype));
     variable_list saved = inputs.vec();
@@ -151,9 +153,9 @@ struct FoldedAttention : torch::autograd::Function<FoldedAttention> {
     const auto [dout, dout_gain, no_bias] = at::native_layer_norm_backward(
         dy, out, {in.dim}, out_mean, out_rstd, in.out_gain, {}, {true, true, false});
     const std::vector<int64_t> all_heads = {in.batch, -1, in.pixels};
-    const at::Tensor dweights = at::bmm(v, turned(dout)).view(weights.sizes());
-    const at::Tensor dlogits =
-        at::_softmax_backward_data(dweights, weights, 2, weights.scalar_type()).view(all_heads);
+    const at::Tensor dweights = at::cpu::view(at::bmm(v, turned(dout)), weights.sizes());
+    const at::Tensor dlogits = at::cpu::view(
+        at::_softmax_backward_data(dweights, weights, 2, weights.scalar_type()), all_heads);
     const at::Tensor dnormed = at::bmm(turned(dlogits), k);
     const auto [dx, dgain, no_bias_either] = at::native_layer_norm_backward(
         dnormed, in.as_tokens(in.map), {in.dim}, mean, rstd, in.gain, {}, {true, true, false});
@@ -161,26 +163,27 @@ struct FoldedAttention : torch::autograd::Function<FoldedAttention> {
 
     // [heads, B keys, dim]
     const at::Tensor dk = in.per_head(at::bmm(dlogits, normed)).mul_(in.scale());
-    const at::Tensor dv = in.per_head(at::bmm(weights.view(all_heads), dout));
+    const at::Tensor dv = in.per_head(at::bmm(at::cpu::view(weights, all_heads), dout));
     const at::Tensor dto_q = at::bmm(turned(in.by_head(rows, 0)), dk);
     const at::Tensor dto_out = at::bmm(turned(in.by_head(rows, 1)), dv);
-    const at::Tensor drows = at::empty(rows.sizes(), rows.options());
+    const at::Tensor drows = at::cpu::empty(rows.sizes(), rows.options());
     in.by_head(drows, 0).copy_(at::bmm(dk, turned(in.q_by_head())));
     in.by_head(drows, 1).copy_(at::bmm(dv, turned(in.out_by_head())));
     const int64_t row = 2 * in.inner;
     const at::Tensor dnull =
-        drows.as_strided({in.batch, 2, in.heads, in.head}, {in.keys * row, in.inner, in.head, 1})
+        at::cpu::as_strided(
+            drows, {in.batch, 2, in.heads, in.head}, {in.keys * row, in.inner, in.head, 1})
             .sum(at::IntArrayRef({0, 2}), /*keepdim=*/false, in.null_kv.scalar_type());
     const at::Tensor dprojected =
-        drows.as_strided({in.batch, in.keys - 1, row}, {in.keys * row, row, 1}, row)
+        at::cpu::as_strided(drows, {in.batch, in.keys - 1, row}, {in.keys * row, row, 1}, row)
             .reshape({-1, row});
     return {in.as_map(dx),
-            at::mm(dprojected, in.to_kv).view(in.context.sizes()),
+            at::cpu::view(at::mm(dprojected, in.to_kv), in.context.sizes()),
             dgain,
             dnull,
-            dto_q.view({in.inner, in.dim}),
+            at::cpu::view(dto_q, {in.inner, in.dim}),
             at::mm(turned(dprojected), in.context.reshape({-1, in.cond_dim})),
-            turned(dto_out.view({in.inner, in.dim})),
+            turned(at::cpu::view(dto_out, {in.inner, in.dim})),
             dout_gain};
   }
 };
