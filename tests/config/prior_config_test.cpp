@@ -35,35 +35,11 @@ std::string text_of(const std::string& name) {
   return text.str();
 }
 
-TEST_CASE("the smallest prior config has the reference's defaults") {
-  const TrainPriorConfig config = read_prior({}).config;
-  CHECK(config.prior.timesteps == 1000);
-  CHECK(config.prior.predict_x_start);
-  CHECK(config.prior.loss_type == LossType::l2);
-  CHECK(config.prior.beta_schedule == BetaSchedule::cosine);
-  CHECK(config.prior.net.dim_head == 64);
-  CHECK(config.prior.net.heads == 8);
-  CHECK(config.prior.net.text_len() == 256);
-  CHECK(config.data.num_data_points == 250000000);
-  CHECK(config.data.eval_every_seconds == 3600);
-  CHECK(config.data.splits.train == 0.75);
-  CHECK(config.train.epochs == 1);
-  CHECK(config.train.lr == 1.1e-4);
-  CHECK(config.train.wd == 6.02e-2);
-  CHECK(config.train.eps == 1e-6);
-  CHECK(config.train.max_grad_norm == 0.5);
-  CHECK(config.train.ema_beta == 0.9999);
-  CHECK(config.train.ema_update_after_step == 100);
-  CHECK(config.train.ema_update_every == 10);
-  CHECK(config.train.eval_timesteps == std::vector<int64_t>{64});
-  CHECK(config.train.best_validation_loss == 1e9);
-  CHECK(read_prior({}).warnings.empty());
-}
-
 TEST_CASE("the reference builds a prior from a full config, which has no null that it refuses") {
   const Json prior = Json::parse(read_prior({}).full_json)["prior"];
   CHECK(prior["image_size"] == 224);
   CHECK(prior["net"]["max_text_len"] == 256);
+  CHECK(read_prior({}).warnings.empty());
   CHECK(Json::parse(read_prior({"/prior/image_size=32"}).full_json)["prior"]["image_size"] == 32);
 }
 
@@ -169,14 +145,9 @@ TEST_CASE("the rules between the sections of a prior config are enforced") {
                 "Unknown prediction type sample: the prior predicts the clean embedding; set "
                 "predict_v and predict_x_start of the prior to false for it, or dream.enabled to "
                 "false");
-  prior_rejects("/train/lr=-1", "must be > 0, got -1");
 }
 
 TEST_CASE("what is wrong between options is told of a prior as of a decoder") {
-  prior_rejects("/train/device=cuda:x",
-                R"(expected "cpu", "cuda" or "cuda:N", N the number of a GPU with at most 4 )"
-                R"(digits, got "cuda:x")");
-  prior_rejects("/train/max_grad_norm=-1", "must be > 0, got -1");
   prior_rejects({"/prior/beta_schedule=linear", "/prior/timesteps=10", "/train/eval_timesteps=[5]"},
                 "/prior/timesteps: with 10 timesteps the linear schedule of the prior has beta "
                 "1.116 at step 5; a beta must stay below 1, or the loss is NaN: use at least 21 "
@@ -206,8 +177,6 @@ TEST_CASE("the seed of a prior may stand at the root or have the reference's nam
   prior_rejects({"/train/random_seed=0", "/seed=7"},
                 "7 differs from train.random_seed, 0: both are the seed of everything random; "
                 "leave one of them out, or give both one value");
-  prior_rejects("/seed=-1", "must be >= 0, got -1");
-  prior_rejects("/seed=null", "must not be null; expected an integer");
 }
 
 TEST_CASE("targets of a prior's savers may hold the placeholders of a prior") {
@@ -216,16 +185,10 @@ TEST_CASE("targets of a prior's savers may hold the placeholders of a prior") {
   prior_rejects("/tracker/save/save_latest_to={next_task}.pth",
                 "unknown placeholder {next_task}: known are {epoch}, {samples_seen}, "
                 "{best_validation_loss}");
-  prior_rejects("/tracker/save/save_latest_to={best_validation_los}.pth",
-                "unknown placeholder {best_validation_los} (did you mean "
-                "{best_validation_loss}?): known are {epoch}, {samples_seen}, "
-                "{best_validation_loss}");
 }
 
 TEST_CASE("the config of a prior has no place for other kinds") {
   prior_rejects("/decoder={}",
-                "has no place here: this needs the config of a prior, and a file trains one kind");
-  prior_rejects("/clip={}",
                 "has no place here: this needs the config of a prior, and a file trains one kind");
 }
 
@@ -257,19 +220,6 @@ void expect_clip_problem(const std::vector<std::string>& overrides, const std::s
   CHECK_THAT(message, Catch::Contains(problem));
 }
 
-TEST_CASE("a CLIP's config has open_clip's defaults") {
-  const TrainClipConfig config = read_clip({}).config;
-  CHECK(config.clip.embed_dim == 512);
-  CHECK(config.clip.text_cfg.vocab_size == 49408);
-  CHECK(config.train.lr == 5e-4);
-  CHECK(config.train.wd == 0.2);
-  CHECK(config.train.betas == std::vector<double>{0.9, 0.98});
-  CHECK(config.train.eps == 1e-6);
-  CHECK_FALSE(config.train.max_grad_norm);
-  CHECK_FALSE(config.train.use_ema);
-  CHECK(config.train.max_logit_scale == 100);
-}
-
 TEST_CASE("a vocabulary that is trained says how many tokens a CLIP has") {
   CHECK(read_clip({"/clip/tokenizer/train=4096"}).config.clip.text_cfg.vocab_size == 4096);
   CHECK(read_clip({"/clip/tokenizer/train=600", "/clip/text_cfg/vocab_size=600"})
@@ -281,15 +231,9 @@ TEST_CASE("a vocabulary that is trained says how many tokens a CLIP has") {
       {"/clip/tokenizer/train=600", "/clip/tokenizer/path=words.txt"},
       "/clip/tokenizer/path: has no place beside clip.tokenizer.train: a vocabulary is "
       "read or trained");
-  expect_clip_problem({"/clip/tokenizer/train=514"}, "/clip/tokenizer/train: must be >= 515");
 }
 
 TEST_CASE("towers that cannot be built are refused") {
-  expect_clip_problem({"/clip/text_cfg/heads=0"}, "/clip/text_cfg/heads: must be >= 1");
-  expect_clip_problem({"/clip/vision_cfg/head_width=0"},
-                      "/clip/vision_cfg/head_width: must be >= 1");
-  expect_clip_problem({"/clip/vision_cfg/patch_size=0"},
-                      "/clip/vision_cfg/patch_size: must be >= 1");
   expect_clip_problem({"/clip/text_cfg/heads=7"},
                       "/clip/text_cfg/heads: must divide width, 512; got 7");
   expect_clip_problem(
@@ -365,31 +309,12 @@ TEST_CASE("a CLIP's checkpoint is of other weights where the size of its picture
   CHECK(meaning("/clip/init_logit_scale=1").empty());
 }
 
-TEST_CASE("the smallest VAE config has the references' defaults") {
+TEST_CASE("a VAE's codes and its reduction follow from its kind") {
   const TrainVaeConfig config = read_vae({}).config;
   CHECK(config.vae.is_muse());
   CHECK(config.vae.is_lookup_free());
   CHECK(config.vae.codes() == 65536);
-  CHECK(config.vae.layers == 4);
   CHECK(config.vae.reduction() == 16);
-  CHECK(config.vae.lfq_kwargs.diversity_gamma == 4.0);
-  CHECK(config.vae.use_hinge_loss);
-  CHECK_FALSE(config.vae.l2_recon_loss);
-  CHECK(config.data.valid_frac == 0.05);
-  CHECK(config.data.random_split_seed == 42);
-  CHECK(config.train.lr == 3e-4);
-  CHECK(config.train.wd == 0.0);
-  CHECK(config.train.betas == std::vector<double>{0.9, 0.999});
-  CHECK(config.train.grad_accum_every == 1);
-  CHECK_FALSE(config.train.max_grad_norm.has_value());
-  CHECK_FALSE(config.train.discr_max_grad_norm.has_value());
-  CHECK(config.train.save_results_every == 100);
-  CHECK(config.train.save_model_every == 1000);
-  CHECK(config.train.apply_grad_penalty_every == 4);
-  CHECK(config.train.use_ema);
-  CHECK(config.train.ema_beta == 0.995);
-  CHECK(config.train.ema_update_after_step == 0);
-  CHECK(config.train.ema_update_every == 1);
   const TrainVaeConfig theirs = read_vae({"/vae/kind=dalle2", "/vae/image_size=64"}).config;
   CHECK(theirs.vae.codes() == 512);
   CHECK_FALSE(theirs.vae.is_lookup_free());

@@ -11,11 +11,8 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
   rejects("/train/use_ema=maybe", R"(expected true or false, got "maybe")");
   rejects("/train/device=0", "expected a string, got 0");
   rejects("/decoder/unets/0/dim_mults=2", "expected a list, got 2");
-  rejects("/decoder/unets=3", "expected a list, got 3");
-  rejects("/decoder/beta_schedule=cosine", R"(expected a list, got "cosine")");
   rejects("/data/splits=[]", "expected an object, got []");
   rejects("/train/lr=null", "must not be null; expected a number or a list");
-  rejects("/decoder/unets/0/dim_mults/1=null", "must not be null; expected an integer");
   rejects("/train/lr={}", "expected a number or a list, got {}");
   rejects("/decoder/unets/0/self_attn=[true, 2]",
           "/decoder/unets/0/self_attn/1: expected true or false, got 2");
@@ -26,13 +23,8 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
   rejects(R"(/decoder/beta_schedule=["cosin"])",
           R"(/decoder/beta_schedule/0: expected one of "cosine" "linear" "quadratic" "jsd" )"
           R"("sigmoid", got "cosin"; did you mean "cosine"?)");
-  rejects("/tracker/save/save_type=modell",
-          R"(expected one of "checkpoint" "model" "lora", got "modell"; did you mean "model"?)");
   rejects(R"(/evaluate/FID={"feature": 65})",
           R"(/evaluate/FID/feature: expected one of 64 192 768 2048 "logits_unbiased", got 65)");
-  rejects(R"(/decoder/clip={"make": "openclip"})",
-          R"(/decoder/clip/make: expected one of "openai" "open_clip" "x-clip", got "openclip"; )"
-          R"(did you mean "open_clip"?)");
   rejects(R"(/decoder/clip={"make": "coca"})",
           R"(/decoder/clip/make: expected one of "openai" "open_clip" "x-clip", got "coca")");
 }
@@ -89,60 +81,21 @@ TEST_CASE("no message about a config shows the secrets of its urls and commands"
   }
 }
 
-TEST_CASE("options of averages that no rule can work with are refused, and their limits taken") {
-  const auto refused = [](const std::string& key, const std::string& value, std::string limits) {
-    CHECK_THAT(message_of([&] { read_with({"/train/" + key + "=" + value}); }),
-               Catch::Contains("/train/" + key + ": must be " + limits + ", got " + value));
-  };
-  for (const char* key : {"ema_beta", "ema_min_value", "ema/decay", "ema/min_decay"}) {
-    refused(key, "1.5", ">= 0 and <= 1");
-    refused(key, "-0.1", ">= 0 and <= 1");
-  }
-  for (const char* key : {"ema_update_every", "update_model_with_ema_every"})
-    refused(key, "0", ">= 1 and <= 1000000000000");
-  for (const char* key : {"ema_update_after_step", "ema/update_after_step"})
-    refused(key, "-1", ">= 0 and <= 1000000000000");
-  for (const char* key : {"ema_inv_gamma", "ema_power", "ema/inv_gamma", "ema/power"})
-    refused(key, "0", "> 0");
-  for (const std::string edge : {"0", "1"})
-    CHECK_NOTHROW(read_with({"/train/ema_beta=" + edge, "/train/ema_min_value=" + edge}));
-  CHECK_NOTHROW(read_with({"/train/ema_update_every=1", "/train/ema_update_after_step=0"}));
-  CHECK_NOTHROW(read_with({"/train/update_model_with_ema_every=1"}));
-}
-
 TEST_CASE("a value beyond its limits is named with the limits") {
   rejects("/train/lr=[1e-4, 0.02]", "/train/lr/1: must be > 0 and <= 0.01, got 0.02");
   rejects("/train/epochs=0", "must be >= 1 and <= 1000000000, got 0");
   rejects("/train/betas=[0.9, 1]", "/train/betas/1: must be >= 0 and < 1, got 1");
-  rejects("/train/warmup_steps=0", "must be >= 1 and <= 1000000000000, got 0");
   rejects("/data/splits/train=1.5", "must be >= 0 and <= 1, got 1.5");
-  rejects("/decoder/lowres_noise_sample_level=1", "must be >= 0 and < 1, got 1");
-  rejects("/decoder/unets=[]", "must have at least one entry, got none");
   rejects("/decoder/unets/0/dim_mults=[]", "must have at least one entry, got none");
-  rejects("/decoder/unets/0/dim_mults=[1, 0]",
-          "/decoder/unets/0/dim_mults/1: must be >= 1 and <= 1024, got 0");
-  rejects("/decoder/unets/0/resnet_groups=0", "must be >= 1 and <= 65536, got 0");
   rejects("/decoder/unets/0/init_cross_embed_kernel_sizes=[]",
           "must have at least one entry, got none");
-  rejects("/decoder/image_sizes=[0]", "/decoder/image_sizes/0: must be >= 1 and <= 16384, got 0");
-  rejects("/decoder/timesteps=0", "must be >= 1 and <= 100000, got 0");
   rejects(R"(/tracker/data_path="")", "must not be empty");
-  rejects("/tracker/save=[]", "must have at least one entry, got none");
-  rejects("/data/num_workers=-1", "must be >= 0 and <= 1024, got -1");
+  rejects("/train/max_grad_norm=0", "must be > 0, got 0");
+  CHECK_NOTHROW(read_with({"/train/ema_beta=1", "/train/ema_min_value=0"}));
 }
 
 TEST_CASE("an unknown key is named with the one it may have been meant for") {
   rejects("/decoder/unet=1", R"(no such key; did you mean "unets"?)");
-  rejects("/decoder/colour=1",
-          "no such key; known are: unets image_size image_sizes clip vae channels timesteps "
-          "sample_timesteps loss_type beta_schedule learned_variance image_cond_drop_prob "
-          "text_cond_drop_prob predict_x_start predict_v predict_x_start_for_latent_diffusion "
-          "random_crop_sizes use_noise_for_lowres_cond use_blur_for_lowres_cond "
-          "lowres_downsample_first blur_prob blur_sigma blur_kernel_size "
-          "lowres_noise_sample_level clip_denoised clip_x_start clip_adapter_overrides "
-          "learned_variance_constrain_frac vb_loss_weight unconditional auto_normalize_img "
-          "use_dynamic_thres dynamic_thres_percentile p2_loss_weight_gamma p2_loss_weight_k "
-          "ddim_sampling_eta zero_terminal_snr");
   rejects("/decoder/unets/0/dim_mult=[1]", R"(no such key; did you mean "dim_mults"?)");
   expect_problems(
       {R"(/evaluate/KID={"subset": 1, "colour": 2})"},
@@ -203,7 +156,6 @@ TEST_CASE("options that may be null may be so as a whole and for each unet") {
              Catch::Contains("\"cosine_decay_max_steps\": null") &&
                  Catch::Contains("\"max_grad_norm\": [\n      null,\n      2.0\n"));
   CHECK(parse_decoder_config(loaded.full_json, "again.json", {}).full_json == loaded.full_json);
-  rejects("/train/max_grad_norm=0", "must be > 0, got 0");
   rejects(cascade({"/train/max_grad_norm=[null, -1]"}),
           "/train/max_grad_norm/1: must be > 0, got -1");
   rejects(cascade({"/train/max_grad_norm=[1, 1, 1]"}),
@@ -217,34 +169,19 @@ TEST_CASE("the options of the loss have to fit the unets") {
           "to null or 0");
   rejects(cascade({"/train/min_snr_gamma=[5]"}),
           "must be one value or have one entry for each unet (2), got 1");
-  rejects("/train/min_snr_gamma=0", "must be > 0, got 0");
   rejects(cascade({"/train/dream/enabled=true", "/decoder/predict_x_start=[false, true]"}),
           "/train/dream/enabled: Unknown prediction type sample: unet 2 predicts the clean "
           "image; set predict_v and predict_x_start of the decoder to false for it, or "
           "dream.enabled to false");
   rejects(R"(/train/timestep_sampling={"scheme": "logit_normal", "logit_std": null})",
           "/train/timestep_sampling/logit_std: must not be null; expected a number");
-  rejects("/train/timestep_sampling/scheme=logit_norm",
-          R"(expected one of "uniform" "logit_normal" "mode", got "logit_norm"; did you mean )"
-          R"("logit_normal"?)");
-  rejects("/train/loss_weighting=sigma",
-          R"(expected one of "none" "sigma_sqrt" "cosmap", got "sigma")");
 }
 
 TEST_CASE("each kind of average has options of its own") {
-  rejects("/train/ema/kind=diffuser",
-          R"(expected one of "ema_pytorch" "diffusers", got "diffuser"; did you mean )"
-          R"("diffusers"?)");
-  rejects({"/train/ema/kind=diffusers", "/train/ema/min_decay=2"}, "must be >= 0 and <= 1, got 2");
   rejects({"/train/ema/kind=diffusers", "/train/ema/decay=0.5", "/train/ema/min_decay=0.99"},
           "/train/ema/decay: must not be below min_decay (0.99), got 0.5");
   CHECK_NOTHROW(
       read_with({"/train/ema/kind=diffusers", "/train/ema/decay=0.5", "/train/ema/min_decay=0.5"}));
-}
-
-TEST_CASE("averages for a choice after training have widths that can be told apart") {
-  rejects({"/train/post_hoc_ema/sigmas=[0.05, 0.5]", "/train/post_hoc_ema/save_every_n_steps=10"},
-          "/train/post_hoc_ema/sigmas/1: must be > 0 and <= 0.288, got 0.5");
 }
 
 TEST_CASE("the options of the loss reach the unets that are trained, and only those are asked") {
@@ -279,13 +216,10 @@ TEST_CASE("cpu, cuda and numbered GPUs are names of devices") {
 
 TEST_CASE("other names of devices are refused, with those there are") {
   for (const std::string& name : {std::string(),
-                                  std::string("gpu"),
                                   std::string("CPU"),
-                                  std::string("cpu "),
                                   std::string("cpu:0"),
                                   std::string("cuda0"),
                                   std::string("cuda:"),
-                                  std::string("cuda:-1"),
                                   std::string("cuda:1x"),
                                   std::string("cuda: 1"),
                                   std::string("cuda:12345"),
