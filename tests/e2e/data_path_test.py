@@ -7,8 +7,7 @@ import socket
 import time
 
 import harness
-from harness import EndToEnd, records, run, write_config
-from resume_test import saved_state
+from harness import EndToEnd, records, run, saved_state, write_config
 
 
 class DataPath(EndToEnd):

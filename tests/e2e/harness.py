@@ -5,6 +5,7 @@ Standard library only. DALLE2_TRAIN names the binary; DALLE2_REFERENCE_PYTHON a 
 dalle2-pytorch, for the tests that let the reference read what we wrote.
 """
 import array
+import hashlib
 import json
 import os
 import pathlib
@@ -171,6 +172,47 @@ def records(data_path):
             record = None
         kept.append(record)
     return [record for record in kept if record is not None]
+
+
+def saved_state(path, cwd):
+    """Every tensor's bytes (hashed) and every other value of a checkpoint but the config."""
+    tensors, tree = checkpoint_content(path, cwd)
+    return {name: hashlib.sha256(content).hexdigest() for name, (_, content) in tensors.items()}, tree
+
+
+def logged_losses(data_path):
+    """The records of training and validation without what depends on the clock."""
+    timed = ("Samples per second", "Seconds ", "Memory ")
+    return [{key: value for key, value in record.items() if not key.startswith(timed)}
+            for record in records(data_path) if any("Loss" in key for key in record)]
+
+
+def stop_when(config, cwd, reached, env=None):
+    """Starts the run and sends SIGTERM as soon as `reached(line)` holds for a line it printed."""
+    process = start("--config", config, cwd=cwd, env=env)
+    output, sent = [], False
+    for line in process.stdout:
+        output.append(line)
+        if not sent and reached(line):
+            process.send_signal(signal.SIGTERM)
+            sent = True
+    process.stdout.close()
+    if process.wait(timeout=60) != 75:
+        raise AssertionError("".join(output))
+
+
+def at_step_of_epoch(epoch, step):
+    """Whether the lines of the console so far have the loss of that update of the epoch: the first, the eleventh, ..."""
+    losses_shown = None
+
+    def reached(line):
+        nonlocal losses_shown
+        if f"Starting epoch {epoch}" in line:
+            losses_shown = 0
+        elif losses_shown is not None and re.match(r"step \d+  loss ", line):
+            losses_shown += 1
+        return losses_shown == step // 10 + 1
+    return reached
 
 
 def left_by_refused_start(folder):

@@ -7,8 +7,7 @@ import json
 import pathlib
 
 import harness
-from harness import ROOT, EndToEnd, main, records, run
-from resume_test import saved_state
+from harness import ROOT, EndToEnd, main, records, run, saved_state
 
 NETWORKS = ROOT / "tests" / "parity" / "fixtures" / "feature_networks"
 INCEPTION = {"feature_extractor_weights_path": str(NETWORKS / "ours.pt")}

@@ -12,8 +12,7 @@ import sys
 import unittest
 
 import harness
-from harness import EndToEnd, run
-from resume_test import logged_losses, saved_state
+from harness import EndToEnd, logged_losses, run, saved_state
 
 OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount"]
 HAS_OWN_MOUNTS = bool(shutil.which("unshare")) and subprocess.run(

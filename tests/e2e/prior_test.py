@@ -7,9 +7,8 @@ import time
 
 import harness
 from bad_server import Server
-from harness import read_npy, records, run, write_config, write_npy
+from harness import read_npy, records, run, saved_state, stop_when, write_config, write_npy
 from prior_data import DIM, ROWS, TEXT, make_embeddings, prior_config
-from resume_test import saved_state, stop_when
 
 
 class Prior(harness.Folders):

@@ -22,14 +22,18 @@ SEED = int(os.environ.get("DALLE2_STOPS_SEED", "1"))
 SIGNALS = [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP]
 HUGE = 3e38  # finite, so the loader passes it, but no product with it is
 MOST_STOPS = 6  # of one run: then it may end
+# All that draws, or hangs on the step, more than the loss of the reference does.
+OPTIONS = {"min_snr_gamma": 5, "timestep_sampling": {"scheme": "logit_normal"}, "noise_offset": 0.1, "input_perturbation": 0.1,
+           "dream": {"enabled": True}, "loss_weighting": "cosmap", "warmup_steps": 20, "cosine_decay_max_steps": 100}
+CROP = {"RandomResizedCrop": {"size": [16, 16], "scale": [0.75, 1.0], "ratio": [1.0, 1.0]}, "ToTensor": True}
 
 
 class RandomStops(VaeRuns):
     def decoder(self, name, shards=None, train=None, **data):
         return self.config(
             f"{name}.json", name, shards, data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "shuffle_buffer": 5,
-                  "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
-            train={"epochs": 3, "n_sample_images": 2, "save_every_n_samples": 12, "log_every_n_updates": 2, "hang_timeout_seconds": 5, **(train or {})},
+                  "preprocessing": CROP, "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
+            train={**OPTIONS, "epochs": 3, "n_sample_images": 2, "save_every_n_samples": 12, "log_every_n_updates": 2, "hang_timeout_seconds": 5, **(train or {})},
             tracker={"keep_last": 1})
 
     def prior(self, name):

@@ -15,8 +15,7 @@ import harness
 import prior_data
 import vae_runs
 from harness import (BINARY, OWN_NETWORK, checkpoint_content, needs_own_network, needs_reference, rank_variables, ranks_of,
-                     records, run, tell_network)
-from resume_test import saved_state
+                     records, run, saved_state, tell_network)
 
 ONE_UNET = {"unets": [{**harness.UNET, "image_embed_dim": 32, "self_cond": True}]}
 LOSS_TOLERANCE = 1e-5  # relative, over 50 steps: sums over ranks are rounded in another order than those over batches

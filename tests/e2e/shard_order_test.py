@@ -6,8 +6,7 @@ import shutil
 import pathlib
 
 import harness
-from harness import EndToEnd, run
-from resume_test import at_step_of_epoch, stop_when
+from harness import EndToEnd, at_step_of_epoch, run, stop_when
 
 DATA = {"batch_size": 2, "num_workers": 3, "shuffle_train": True, "shuffle_buffer": 5,
         "splits": {"train": 0.5, "val": 0.25, "test": 0.25}}
