@@ -246,7 +246,9 @@ class Ranks(harness.EndToEnd):
         done = self.run_ranks(config, 2, check=4)
         output = done.stdout + done.stderr
         self.assertEqual(output.count("going back to the last checkpoint, 1 of 1 times, with the learning rates multiplied by 0.5"), 1)
+        self.assertIn("the last 3 updates of unet 1 were skipped", output)
         self.assertIn("the run went back 1 time before", output)
+        self.assertIn("dalle2-train shards check", output)
         lines = [line for line in records(self.dir / "back") if "Roll Backs" in line]
         self.assertEqual([(line["Roll Backs"], line["Learning Rate Factor"]) for line in lines], [(1, 0.5)])
         self.assertEqual(run("fsck", "back", cwd=self.dir).returncode, 0)

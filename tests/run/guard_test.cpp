@@ -23,14 +23,17 @@ TEST_CASE("a skipped update is reported, counted and leaves no trace in the weig
   const TempDir folder;
   const ToyConfig config = toy_config(folder.path());
   ToyRun run(config);
-  run.before_step = spoil(4, 5);
+  run.before_step = spoil(4, 6);
   CapturedLog log;
   CHECK(run.run() == ExitCode::kDone);
-  CHECK(run.trainer().skipped_updates() == SkippedUpdates{2, 0});
-  CHECK(run.trainer().steps() == 13);
+  CHECK(run.trainer().skipped_updates() == SkippedUpdates{3, 0});
+  CHECK(run.trainer().steps() == 12);
   CHECK(log.count("an update was skipped, because its loss or gradient is not finite; 1 skipped") >
         0);
   CHECK(log.count("2 skipped so far") > 0);
+  CHECK(log.count("3 skipped so far") == 0);  // told when their number has doubled
+  CHECK(logged(folder / "out", "Skipped Updates").back() == 3);
+  CHECK(logged(folder / "out", "Losses Not Finite") == std::vector<double>{1, 1, 1});
 }
 
 TEST_CASE("a run gives up after too many, and says correctly whether there is a checkpoint") {
@@ -38,10 +41,13 @@ TEST_CASE("a run gives up after too many, and says correctly whether there is a 
   ToyConfig config = toy_config(folder.path());
   config.train.non_finite.after = 2;
   {
-    ToyRun run(config);
+    ToyConfig rolling = config;
+    rolling.train.non_finite.action = NonFiniteAction::roll_back;
+    ToyRun run(rolling);
     run.before_step = spoil(0, 100);
     CHECK_THROWS_WITH(run.run(),
                       Contains("the last 2 updates were skipped") &&
+                          Contains("there is no checkpoint of this run to go back to") &&
                           Contains("Nothing was saved.") && Contains("odd numbers"));
   }
   // The save after step 3 may still be under way when the next updates are skipped.
