@@ -4,7 +4,6 @@
 
 #include "data/embeddings/embeddings.h"
 #include "data/loader_support.h"
-#include "data/shards/shard_check.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
@@ -246,15 +245,6 @@ TEST_CASE("a file of embeddings may be named by the number of its shard alone") 
   CHECK(found.file_count() == 2);
   CHECK(found.load(10)->rows() == 5);
   CHECK_FALSE(found.has(0));
-}
-
-TEST_CASE("the check of a folder of img2dataset looks at its tars alone") {
-  const TempDir folder;
-  write_img2dataset(folder / "images", 2, 7);
-  const CheckReport report = check_shards({.urls = shards_in_folder(folder / "images")});
-  CHECK(report.shards.size() == 2);
-  CHECK(report.samples == 10);
-  CHECK(report.usable == 10);
 }
 
 TEST_CASE("the folder above the embeddings is told from the folder of them") {

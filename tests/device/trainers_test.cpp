@@ -39,15 +39,6 @@ Group on_fake_device(Group group) {
   return on_device(std::move(group), fake_device());
 }
 
-/// The images in [0, 1] that two equal trainers draw.
-DecoderSampleOptions decoder_samples(const at::Device& device) {
-  DecoderSampleOptions options;
-  options.image_embeds = drawn_inputs(2, 90).image_embeds;
-  options.sample_timesteps = 3;
-  options.generator = make_generator({0, "sample"}, device);
-  return options;
-}
-
 TEST_CASE("a decoder's training on the fake device has the CPU's bits") {
   const TrainerFixture fixture(GENERATE("cascade", "masked"));
   DecoderTrainConfig config = fixture.train_config();
@@ -56,15 +47,6 @@ TEST_CASE("a decoder's training on the fake device has the CPU's bits") {
   train(*on_cpu, 0, 5, 3);
   train(*on_fake, 0, 5, 3);
   CHECK(bits_of(*on_fake) == bits_of(*on_cpu));
-  const int64_t unet = on_cpu->trained_parts().back();
-  const auto loss = [&](DecoderTrainer& trainer) {
-    return trainer.evaluate(drawn_inputs(3, 80), unet, make_generator({0, "validate"}, at::kCPU))
-        .item<double>();
-  };
-  CHECK(loss(*on_fake) == loss(*on_cpu));
-  if (on_cpu->trained_parts().size() < 2) return;
-  CHECK(at::equal(on_fake->sample(decoder_samples(fake_device())).cpu(),
-                  on_cpu->sample(decoder_samples(at::kCPU))));
 }
 
 TEST_CASE("a decoder goes on from its state on another device") {
@@ -78,18 +60,6 @@ TEST_CASE("a decoder goes on from its state on another device") {
     train(*second, 3, 6);
     CHECK(bits_of(*second) == bits_of(*whole));
   }
-}
-
-TEST_CASE("draws on the fake device are the CPU's where the host decides nothing") {
-  const auto bits = [&](const at::Device& device) {
-    const auto trainer = cascade().trainer(cascade().train_config(), device);
-    for (int64_t step = 0; step < 3; ++step) {
-      trainer->step(drawn_inputs(2, step), 1, make_generator({0, "train", 0, step}, device));
-      trainer->update(1);
-    }
-    return bits_of(*trainer);
-  };
-  CHECK(bits(fake_device()) == bits(at::kCPU));
 }
 
 TEST_CASE("a step of a decoder stalls nothing") {
@@ -206,14 +176,6 @@ TEST_CASE("an average in host memory costs two copies in the background, and no 
   CHECK(bits_of(*resumed) == bits_of(*offloaded));
 }
 
-PriorSampleOptions prior_samples(const at::Device& device) {
-  PriorSampleOptions options;
-  options.text = drawn_prior_inputs(2, 90).text;
-  options.timesteps = 3;
-  options.generator = make_generator({0, "sample"}, device);
-  return options;
-}
-
 TEST_CASE("a prior's training on the fake device has the CPU's bits") {
   const PriorTrainerFixture fixture(GENERATE("adamw", "adam"));
   const PriorTrainConfig config = fixture.train_config();
@@ -226,14 +188,6 @@ TEST_CASE("a prior's training on the fake device has the CPU's bits") {
     on_fake->update();
   }
   CHECK(bits_of(*on_fake) == bits_of(*on_cpu));
-  const auto loss = [&](PriorTrainer& trainer, const at::Device& device) {
-    return trainer
-        .evaluate(drawn_prior_inputs(3, 80), make_generator({0, "validate"}, device), true)
-        .item<double>();
-  };
-  CHECK(loss(*on_fake, fake_device()) == loss(*on_cpu, at::kCPU));
-  CHECK(at::equal(on_fake->p_sample_loop(prior_samples(fake_device())).cpu(),
-                  on_cpu->p_sample_loop(prior_samples(at::kCPU))));
   const auto resumed = fixture.trainer(config, fake_device());
   resumed->load_state(on_cpu->state());
   train(*on_cpu, 4, 6);

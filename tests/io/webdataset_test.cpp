@@ -113,24 +113,6 @@ TEST_CASE("names split at the first dot of the base name") {
   CHECK_FALSE(is_meta_member("__x__.jpg"));
 }
 
-TEST_CASE("upper case, folders, dots and meta members make the samples that webdataset makes") {
-  SampleReader reader = reader_of({{"__info__", "meta"},
-                                   {"d.1/a.JPG", "picture"},
-                                   {"d.1/a.img_emb.npy", "embedding"},
-                                   {"d.1/b.txt", "caption"}});
-  const std::optional<GroupedSample> first = reader.next();
-  REQUIRE(first);
-  CHECK(first->key == "d.1/a");
-  REQUIRE(first->find({"jpeg", "jpg"}) != nullptr);
-  CHECK(*first->find({"jpeg", "jpg"}) == "picture");
-  CHECK(first->find({"png"}) == nullptr);
-  CHECK(first->fields.contains("img_emb.npy"));
-  const std::optional<GroupedSample> last = reader.next();
-  REQUIRE(last);
-  CHECK(last->key == "d.1/b");
-  CHECK_FALSE(reader.next());
-}
-
 TEST_CASE("a field given twice and a key that comes back are told") {
   std::vector<std::string> warnings;
   SampleReader reader =
@@ -144,41 +126,6 @@ TEST_CASE("a field given twice and a key that comes back are told") {
   REQUIRE(warnings.size() == 2);
   CHECK_THAT(warnings[0], Contains("a.JPG") && Contains("\"jpg\""));
   CHECK_THAT(warnings[1], Contains("the key a ") && Contains("--sort=name"));
-}
-
-TEST_CASE("a wrong checksum of gzip is told behind the last sample") {
-  const test::TempDir folder;
-  const std::string path = folder / "a.tar.gz";
-  {
-    TarWriter tar(path, /*gzip=*/true);
-    for (const char* name : {"1.txt", "2.txt", "3.txt"}) tar.add(name, "text");
-    tar.commit();
-  }
-  std::string file = read_file(path);
-  file[file.size() - 8] = static_cast<char>(file[file.size() - 8] ^ 1);
-  write_file_atomically(path, file);
-  SampleReader reader(path);
-  for (const char* key : {"1", "2", "3"}) CHECK(reader.next().value().key == key);
-  CHECK_THROWS_WITH(reader.next(), Contains("a.tar.gz: damaged gzip data: incorrect data check"));
-  CHECK_FALSE(reader.next());
-}
-
-TEST_CASE("a shard that breaks off yields its whole samples, never the cut one") {
-  const test::TempDir folder;
-  {
-    TarWriter writer(folder / "a.tar");
-    for (const char* name : {"1.jpg", "1.txt", "2.jpg", "2.txt"}) {
-      writer.add(name, std::string(1000, 'x'));
-    }
-    writer.commit();
-  }
-  test::put_file(folder / "cut.tar", read_file(folder / "a.tar").substr(0, 3 * 1536 + 700));
-  SampleReader reader(folder / "cut.tar");
-  const auto sample = reader.next();
-  REQUIRE(sample);
-  CHECK(sample->key == "1");
-  CHECK_THROWS_AS(reader.next(), DataError);
-  CHECK_FALSE(reader.next());
 }
 
 TEST_CASE("a sample without a field says what it has instead") {
