@@ -52,6 +52,8 @@ TEST_CASE("the grid shows what was asked for beside what was drawn, twice enlarg
     }
   }
   CHECK(wrong == 0);
+  CHECK_THROWS_WITH(run_demo_score({folder / "drawn", folder.path(), folder / "0.tar"}),
+                    Contains("--grid: expected the name of a picture"));
 }
 
 TEST_CASE("drawings that do not belong to the truth are refused") {

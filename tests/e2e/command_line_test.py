@@ -113,6 +113,8 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--config", "absent.json", expect=["absent.json", "no such file"])
         self.refuse(2, "shards", expect=["shards: expected one of its commands"])
         self.refuse(2, "schema", "decodr", expect=["decodr"])
+        (self.dir / "grid.png").write_text("mine")
+        self.refuse(2, "shards", "score", "--drawn", "x", "--heldout", "y", "--grid", "grid.png", expect=["--grid grid.png: the file exists"])
         self.refuse(2, "one", "two", "three", expect=["The following arguments were not expected: one two three\n"])
         self.refuse(2, "ema", "a.pth", "b.pth", "--grid", "--sigma", 1, expect=["The following argument was not expected: --grid\n"])
         self.refuse(2, "fsck", "--timesteps", 3,

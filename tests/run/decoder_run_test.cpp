@@ -29,7 +29,7 @@ void train(const json& config) {
 
 /// The mean over the first `batches` batches of the mean loss of each, of the weights in a
 /// checkpoint, with the draws that a validation takes.
-double validation_loss(const json& config, size_t batches) {
+double validation_loss(const json& config, size_t batches, int64_t unet = 1) {
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
   Decoder decoder(loaded.plan);
   const std::string out = config["tracker"]["data_path"];
@@ -40,14 +40,15 @@ double validation_loss(const json& config, size_t batches) {
   const auto loader = data.loader("val", loaded.config.data.batch_size, /*in_order=*/true);
   loader->start_epoch(0);
   const torch::NoGradGuard no_grad;
+  const std::string purpose = fmt::format("validate unet {}", unet);
   double sum = 0;
   int64_t samples = 0;
   for (size_t i = 0; i < batches; ++i) {
     const std::optional<Batch> batch = loader->next();
     REQUIRE(batch);
-    const at::Generator random = make_generator(
-        {.seed = 5, .purpose = "validate unet 1", .epoch = 0, .step = samples}, at::kCPU);
-    sum += decoder->forward(to_inputs(*batch, at::kCPU), 1, random).item<double>();
+    const at::Generator random =
+        make_generator({.seed = 5, .purpose = purpose, .epoch = 0, .step = samples}, at::kCPU);
+    sum += decoder->forward(to_inputs(*batch, at::kCPU), unet, random).item<double>();
     samples += batch->size();
   }
   return sum / static_cast<double>(batches);
@@ -63,6 +64,28 @@ TEST_CASE("the validation loss is the mean over all batches of the shards for va
   CHECK(logged_losses[0] == Approx(validation_loss(config, 3)).epsilon(1e-6));
   CHECK(Cursor(read_pth(folder / "out/checkpoint.pth")).at("validation_losses").at(0).as_double() ==
         Approx(logged_losses[0]).epsilon(1e-6));
+}
+
+/// With two unets, the first of pictures of 4 pixels.
+void make_cascade(json& config) {
+  config["decoder"]["unets"] = {tiny_unet(8), tiny_unet(8)};
+  config["decoder"].erase("image_size");
+  config["decoder"]["image_sizes"] = {4, 8};
+  config["decoder"]["sample_timesteps"] = {3, 3};
+}
+
+TEST_CASE("each unet of a cascade is trained and validated as the stage that it is") {
+  const TempDir folder;
+  json config = tiny_decoder_config(folder.path());
+  make_cascade(config);
+  train(config);
+  for (const int64_t unet : {1, 2}) {
+    CAPTURE(unet);
+    CHECK(logged(folder / "out", fmt::format("Unet {} Training Loss", unet - 1)).size() == 1);
+    const auto losses = logged(folder / "out", fmt::format("Unet {} Validation Loss", unet - 1));
+    REQUIRE(losses.size() == 1);
+    CHECK(losses[0] == Approx(validation_loss(config, 3, unet)).epsilon(1e-6));
+  }
 }
 
 TEST_CASE("validation_samples ends a validation with the batch that reaches it") {
@@ -137,10 +160,7 @@ TEST_CASE("a run keeps the slices that it has dealt where its data are others th
 TEST_CASE("a mask that leaves the second of two unets out trains and draws with the first alone") {
   const TempDir folder;
   json config = tiny_decoder_config(folder.path());
-  config["decoder"]["unets"] = {tiny_unet(8), tiny_unet(8)};
-  config["decoder"].erase("image_size");
-  config["decoder"]["image_sizes"] = {4, 8};
-  config["decoder"]["sample_timesteps"] = {3, 3};
+  make_cascade(config);
   config["train"]["unet_training_mask"] = {true, false};
   train(config);
   CHECK(logged(folder / "out", "Unet 0 Training Loss").size() == 1);
