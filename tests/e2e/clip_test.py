@@ -411,18 +411,6 @@ class Clip(EndToEnd):
         done = run("shards", "embed", self.shards, "--clip", "large/model.pth", "--out", "enlarged", cwd=self.dir, check=0)
         self.assertIn("has 16 x 16 pixels, and the CLIP sees 32 x 32: smaller pictures are enlarged", " ".join((done.stderr + done.stdout).split()))
 
-    def test_tools_know_a_clip(self):
-        done = run("--config", self.clip_config(self.dir), "--dry-run", cwd=self.dir, check=0)
-        self.assertIn("network:", done.stdout)
-        self.assertIn("nothing was trained or written", done.stdout)
-        run("fsck", self.trained / "clip", cwd=self.dir, check=0)
-        self.assertIn("clip_merges", harness.inspect(self.trained / "clip/checkpoint.pth", self.dir))
-        run("convert", self.trained / "clip/checkpoint.pth", "weights.safetensors", cwd=self.dir, check=0)
-        run("report", self.trained / "clip", "--out", "report.html", cwd=self.dir, check=0)
-        page = (self.dir / "report.html").read_text()
-        self.assertIn("image_to_text_R@1", page)
-        self.assertIn("<summary>clip_config.json</summary>", page)
-
 
 if __name__ == "__main__":
     main()

@@ -5,7 +5,7 @@ import re
 import shutil
 import tarfile
 
-from harness import EndToEnd, checkpoint_content, demo_shard_count, main, run, without_comments, write_npy, write_white
+from harness import EndToEnd, demo_shard_count, main, run, without_comments, write_npy, write_white
 from prior_data import make_embeddings
 
 
@@ -34,7 +34,6 @@ class Init(EndToEnd):
         self.assertEqual(config["data"]["end_shard"], demo_shard_count(self.shards) - 1)
         self.assertIs(config["decoder"]["unconditional"], False)
         self.assertEqual(config["decoder"]["unets"][0]["image_embed_dim"], 32)
-        self.dry_run("decoder.json")
 
     def test_the_first_config_trains_and_resumes(self):
         (self.dir / "plain").mkdir()
@@ -57,9 +56,7 @@ class Init(EndToEnd):
         shown = self.init(self.shards, "--kind", "vae", "--image-size", 16)
         self.assertIn("pictures in ", shown)
         self.assertEqual(self.read("vae.json")["data"]["image_size"], 16)
-        done = run("--config", "vae.json", "--dry-run", cwd=self.dir, check=0)
-        self.assertIn("steps: 1,900", done.stdout)
-        self.assertEqual(done.stderr, "")  # nothing of LibTorch's about memory
+        self.assertIn("steps: 1,900", self.dry_run("vae.json"))
 
     def pictures(self, name):
         """A folder of pictures with captions, from the demo's shards."""
@@ -77,21 +74,14 @@ class Init(EndToEnd):
         smaller = [f"--set={each}" for each in ("/train/device=cpu", "/train/epoch_samples=96", "/decoder/unets/0/dim=8",
                                                 "/decoder/sample_timesteps=[2]", "/data/lanes=1")]
         self.assertIn("train: ", self.dry_run("decoder.json"))
-        whole = ("--set=/tracker/data_path=whole", "--set=/tracker/load=null", "--set=/tracker/save/save_latest_to=whole/latest.pth",
-                 "--set=/tracker/save/save_best_to=null")
-        run("--config", "decoder.json", *smaller, *whole, "--set=/train/epochs=2", cwd=self.dir, check=0)
-        for epochs in (1, 2):
-            run("--config", "decoder.json", *smaller, f"--set=/train/epochs={epochs}", cwd=self.dir, check=0)
-        one, two = (checkpoint_content(self.dir / path, self.dir)[0] for path in ("whole/checkpoint.pth", "runs/decoder/checkpoint.pth"))
-        self.assertEqual(one, two)
-        self.assertGreater(len(one), 20)
+        run("--config", "decoder.json", *smaller, "--set=/train/epochs=1", cwd=self.dir, check=0)
         # Other pictures are another set: the run that began with the earlier ones says so.
         some = next(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg", ".webp"))
         some.rename(some.with_stem("renamed"))
-        done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir, check=2)
+        done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=2", cwd=self.dir, check=2)
         self.assertIn("the names of the 96 pictures have changed since the checkpoint was made", done.stderr)
         next(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg", ".webp")).unlink()
-        done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir, check=2)
+        done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=2", cwd=self.dir, check=2)
         self.assertIn("a data set of 96 pictures, now there are 95 pictures", done.stderr)
 
     def test_one_tiny_picture_does_not_decide_the_size(self):
@@ -140,7 +130,7 @@ class Init(EndToEnd):
         run("--config", "clip.json", "--set=/train/epochs=1", cwd=self.dir, check=0)
 
     def test_folders_with_braces_in_their_names(self):
-        for name in ("br{}ce", "{}", "a{{}}b", "x{0..3}", "}{"):
+        for name in ("br{}ce", "{}", "a{{}}b", "x{0..3}", "}{", "{a} b"):
             with self.subTest(name):
                 shutil.copytree(self.shards, self.dir / name, ignore=shutil.ignore_patterns("*_emb*"))
                 self.init(name, "--out", "odd.json", "--overwrite")
@@ -158,7 +148,6 @@ class Init(EndToEnd):
     def test_a_clip_needs_captions(self):
         self.init(self.shards, "--kind", "clip")
         self.assertEqual(self.read("clip.json")["clip"]["vision_cfg"]["image_size"], 16)
-        self.assertIn("train: ", self.dry_run("clip.json"))
         # Its validation loss does not say which state finds the most pairs.
         self.assertNotIn("save_best_to", self.read("clip.json")["tracker"]["save"])
         folder = self.pictures("bare")
@@ -177,12 +166,8 @@ class Init(EndToEnd):
         texts[5].rename(texts[5].with_suffix(".tags"))
         self.assertIn("96 usable, 94 with a caption", self.init("mine", "--kind", "clip"))
         done = run("--config", "clip.json", "--dry-run", cwd=self.dir, check=0)
-        for said in ("its caption is empty", "its caption is not UTF-8, and is read as windows-1252 (caption_encoding)", "its caption has 2 lines",
-                     f"no {texts[5].name} beside it"):
-            self.assertEqual(done.stderr.count(said), 1, said)
+        self.assertEqual(done.stderr.count(f"no {texts[5].name} beside it"), 1)
         self.assertEqual(sum(int(count) for count in re.findall(r"^\w+: (\d+) samples in ", done.stdout, re.M)), 94)
-        done = run("--config", "clip.json", "--dry-run", "--set=/data/caption_encoding=windows-1521", cwd=self.dir, check=2)
-        self.assertIn('/data/caption_encoding: ICU has no encoding "windows-1521"; common ones are', done.stderr)
 
     def test_an_encoding_of_captions_is_named_once_and_holds_for_the_run(self):
         folder = self.pictures("mine")
@@ -193,8 +178,6 @@ class Init(EndToEnd):
         self.assertIn("96 usable, 96 with a caption", self.init("mine", "--kind", "clip", "--caption-encoding", "shift_jis"))
         self.assertEqual(self.read("clip.json")["data"]["caption_encoding"], "shift_jis")
         self.assertNotIn("no caption", run("shards", "check", "mine", "--caption-encoding", "shift_jis", cwd=self.dir, check=0).stdout)
-        done = run("shards", "check", "mine", "--caption-encoding", "shift_jjs", cwd=self.dir, check=2)
-        self.assertIn('--caption-encoding: ICU has no encoding "shift_jjs"', done.stderr)
 
     def test_what_a_folder_holds_decides_the_kind(self):
         (self.dir / "vectors").mkdir()
@@ -215,10 +198,6 @@ class Init(EndToEnd):
         self.assertTrue((self.dir / "decoder.json").read_text().endswith("// mine\n"))
         self.init(self.shards, "--overwrite")
         self.assertEqual((self.dir / "decoder.json").read_text(), before)
-        odd = self.dir / "{a} b"
-        shutil.copytree(self.shards, odd)
-        self.init(odd, "--out", "odd.json")
-        self.dry_run("odd.json")
         self.assertIn("expected the name of a config, such as decoder.json, got x.tar", self.init(self.shards, "--out", "x.tar", "--overwrite", check=2))
         text = self.init(self.shards, "--out", "x.json", "--nproc-per-node", 900, check=2)
         self.assertIn("shards are too few for 900 processes", text)

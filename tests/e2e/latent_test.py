@@ -179,7 +179,6 @@ class Latent(EndToEnd):
                  "expected the weights of a VAE of the kind dalle2, got those of the kind muse"),
                 ({"checkpoint": bare, "model": {**VAE, "dim": 32}}, {}, 3, "vae.5.pt"),
                 ({**given, "model": {**VAE, "channels": 1}}, {}, 2, "the VAE is of pictures of 1 channel, decoder.channels is 3"),
-                ({**given, "scale": 0}, {}, 2, "/decoder/vae/0/scale: must be > 0"),
                 (given, {"image_size": 17}, 2, "the image size of unet 1 must be divisible by 2, the pixels of a latent of its VAE, got 17"),
                 (given, {"image_size": 14}, 2, "must be divisible by 4 (its VAE divides it by 2, 2 dim_mults halve it 1 time), got 14"),
                 (given, {"auto_normalize_img": False}, 2, "/decoder/auto_normalize_img: must be true with decoder.vae")]:

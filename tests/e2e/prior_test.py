@@ -3,11 +3,10 @@
 import json
 import math
 import pathlib
-import time
 
 import harness
 from bad_server import Server
-from harness import read_npy, records, run, saved_state, stop_when, write_config, write_npy
+from harness import read_npy, records, run, write_config, write_npy
 from prior_data import DIM, ROWS, TEXT, make_embeddings, prior_config
 
 
@@ -47,21 +46,6 @@ class Prior(harness.Folders):
             self.assertTrue((self.dir / "out" / name).exists(), name)
         entries = json.loads(self.tensors("out/latest.pth"))
         self.assertIn("ema_model", json.dumps(entries))
-
-    def test_a_stop_in_a_validation_loses_nothing_and_repeats_nothing(self):
-        prior = {**prior_config(self.base, "x")["prior"], "timesteps": 6000}  # seconds, enough for a signal
-        sections = {"prior": prior, "train": {"epochs": 1, "lr": 1e-2, "eval_timesteps": [6000]}}
-        self.train(self.config("whole", **sections))
-        config = self.config("cut", **sections)
-        # The validation prints nothing before its end.
-        stop_when(config, self.dir, lambda line: "48/48 samples" in line and time.sleep(0.3) is None)
-        own = saved_state(self.dir / "cut/checkpoint.pth", self.dir)[1]["dalle2_train"]
-        self.assertEqual(own["actions_due"], 1, "the signal came too late")
-        self.train(config)
-        whole, cut = ([{key: value for key, value in record.items() if key.startswith("metrics/")}
-                       for record in records(self.dir / out)] for out in ("whole", "cut"))
-        self.assertEqual([record for record in cut if record], [record for record in whole if record])
-        self.assertEqual(saved_state(self.dir / "whole/best_1.pth", self.dir), saved_state(self.dir / "cut/best_1.pth", self.dir))
 
     def test_saves_of_the_best_do_not_put_off_those_by_the_clock(self):
         tracker = prior_config(self.base, "out")["tracker"]

@@ -30,11 +30,6 @@ class RemoteShards(harness.EndToEnd):
         path.unlink()
         return text
 
-    def test_a_pipe_gives_the_weights_of_local_shards(self):
-        self.train(self.config(out="local"))
-        self.train(self.config(out="remote", data={"webdataset_base_url": f"pipe:gzip -c {self.shards}/{{}}.tar", "allow_pipe": True}))
-        self.assertEqual(self.weights("remote"), self.weights("local"))
-
     def test_shards_of_the_hub_give_the_weights_of_local_shards(self):
         self.train(self.config(out="local"), env=self.env())
         expected = self.trace()

@@ -122,8 +122,6 @@ class Vae(VaeRuns):
         empty.mkdir()
         for sections, code, text in [
                 ({"data": {"folder": "absent"}}, 3, "absent: the folder cannot be read: No such file or directory"),
-                ({"data": {"image_size": 30}}, 2, "/data/image_size: must be divisible by 4 (2 to the power of vae.layers), got 30"),
-                ({"vae": {"discr_layers": 4}}, 2, "/data/image_size: the discriminator of vae.discr_layers = 4 needs pictures of 64 pixels or more, got 32"),
                 ({"train": {"vgg_path": "absent.pt"}}, 2, "/train/vgg_path: there is no file absent.pt"),
                 ({"train": {"vgg_path": str(FEATURES.parent / "strange.pt")}}, 2, "expected features [2, F], got [2, 3, 32, 32]"),
                 ({"data": {"folder": str(empty)}, "train": {"results_folder": str(empty / "drawn")}}, 2,
