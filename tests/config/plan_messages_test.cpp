@@ -207,61 +207,12 @@ TEST_CASE("upper unets get the low resolution image and never the image embeddin
   CHECK_FALSE(plan.stages[1].lowres_blur);
 }
 
-TEST_CASE("an array for the upper unets alone is taken for them") {
-  DecoderConfig config = decoder_of(3);
-  config.use_noise_for_lowres_cond = std::vector<bool>{true, false};
-  config.use_blur_for_lowres_cond = std::vector<bool>{false, false, true};
-  const DecoderPlan plan = plan_decoder(config);
-  CHECK(plan.stages[1].lowres_noise);
-  CHECK_FALSE(plan.stages[2].lowres_noise);
-  CHECK(plan.stages[2].lowres_blur);
-}
-
 TEST_CASE("image sizes are sorted, doubles count once") {
   DecoderConfig config = decoder_of(2);
   config.image_sizes = std::vector<int64_t>{32, 16, 32};
   const DecoderPlan plan = plan_decoder(config);
   CHECK(plan.stages[0].image_size == 16);
   CHECK(plan.stages[1].image_size == 32);
-}
-
-TEST_CASE("image_size alone gives the size of a single unet") {
-  DecoderConfig config = decoder_of(1);
-  config.image_sizes.reset();
-  config.image_size = 64;
-  CHECK(plan_decoder(config).stages[0].image_size == 64);
-}
-
-TEST_CASE("as many sampling steps as timesteps is DDPM, fewer is DDIM") {
-  DecoderConfig config = decoder_of(2);
-  config.sample_timesteps = std::vector<std::optional<int64_t>>{1000, 27};
-  const DecoderPlan plan = plan_decoder(config);
-  CHECK_FALSE(plan.stages[0].sample_timesteps);
-  CHECK(plan.stages[1].sample_timesteps == 27);
-}
-
-TEST_CASE("v wins over x_start, and each unet has its own objective and p2 weight") {
-  DecoderConfig config = decoder_of(3);
-  config.predict_v = std::vector<bool>{true, false, false};
-  config.predict_x_start = std::vector<bool>{true, true, false};
-  config.p2_loss_weight_gamma = std::vector<double>{0.5, 1, 0};
-  const DecoderPlan plan = plan_decoder(config);
-  CHECK(plan.stages[0].objective == Objective::v);
-  CHECK(plan.stages[1].objective == Objective::x_start);
-  CHECK(plan.stages[2].objective == Objective::eps);
-  CHECK(plan.stages[1].p2_loss_weight_gamma == 1);
-  config.predict_x_start_for_latent_diffusion = true;
-  CHECK(plan_decoder(config).stages[1].objective == Objective::eps);
-}
-
-TEST_CASE("an unconditional decoder needs no embedding and sees no text") {
-  DecoderConfig config = decoder_of(1);
-  config.unconditional = true;
-  config.unets[0].image_embed_dim.reset();
-  config.unets[0].cond_on_text_encodings = true;
-  const DecoderPlan plan = plan_decoder(config);
-  CHECK_FALSE(plan.stages[0].unet.cond_on_image_embeds);
-  CHECK_FALSE(plan.text_conditioned());
 }
 
 TEST_CASE("memory_efficient frees the first multiple and halves the image once more") {
@@ -306,16 +257,6 @@ TEST_CASE("jsd is allowed where its last step does no harm") {
   CHECK_NOTHROW(plan_decoder(config));
   config.learned_variance = true;
   CHECK_THROWS_AS(plan_decoder(config), ConfigError);
-}
-
-TEST_CASE("random crops of upper unets and ranges of the blur are taken") {
-  DecoderConfig config = decoder_of(2);
-  config.random_crop_sizes = std::vector<std::optional<int64_t>>{std::nullopt, 8};
-  config.blur_sigma = std::vector<double>{0.4, 0.6};
-  config.blur_kernel_size = std::vector<int64_t>{3, 7};
-  const DecoderPlan plan = plan_decoder(config);
-  CHECK_FALSE(plan.stages[0].random_crop_size);
-  CHECK(plan.stages[1].random_crop_size == 8);
 }
 
 }  // namespace dalle2

@@ -2,6 +2,9 @@
 // Random decoders that tests/parity/make_decoder.py and make_precision.py drew.
 #pragma once
 
+#include <set>
+
+#include "checkpoint/module_state.h"
 #include "diffusion/decoder_fixture.h"
 
 namespace dalle2::test {
@@ -30,6 +33,41 @@ inline at::Tensor digest(const at::Tensor& tensor) {
   }
   for (int64_t i = 0; i < 8; ++i) values.push_back(flat[i * n / 8]);
   return at::stack(values);
+}
+
+/// Shared parameters once, as Python lists them.
+inline StateDict parameters_of(const torch::nn::Module& module) {
+  std::set<const void*> seen;
+  StateDict parameters;
+  for (const auto& item : module.named_parameters()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
+      parameters.emplace_back(item.key(), item.value());
+  }
+  return parameters;
+}
+
+/// Compares each gradient with its digest in `rows`. @param noise of the reference, a number a row
+/// @param turned share of the largest gradient by which a rounding may change one besides
+inline void expect_gradients(const torch::nn::Module& module,
+                             const at::Tensor& rows,
+                             const at::Tensor& noise,
+                             double turned = 0) {
+  const StateDict parameters = parameters_of(module);
+  REQUIRE(static_cast<int64_t>(parameters.size()) == rows.size(0));
+  const double largest = rows.select(1, 0).max().item<double>();
+  int64_t row = 0;
+  for (const auto& [name, parameter] : parameters) {
+    const at::Tensor& gradient = parameter.grad();
+    const at::Tensor expected = rows[row].to(at::kDouble);
+    const at::Tensor found = digest(gradient.defined() ? gradient : at::zeros({1}));
+    const double error = (found - expected).abs().max().item<double>();
+    const double norm = expected[0].item<double>();
+    const double steps =
+        kNoiseSteps * noise[row].item<double>() + (kCancellation + turned) * largest;
+    INFO("gradient of " << name << ", norm " << norm << ", error " << error << ", noise " << steps);
+    CHECK(error <= kGradientTolerance * norm + steps);
+    ++row;
+  }
 }
 
 struct Case {

@@ -5,7 +5,6 @@
 #include "diffusion/decoder/lowres_conditioner.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/seeded_generator.h"
-#include "model/resize.h"
 #include "support/message_of.h"
 
 namespace dalle2::test {
@@ -198,14 +197,6 @@ TEST_CASE("A network that predicts noise is not asked where nothing of the image
   CHECK(decoder->sample(options).isfinite().all().item<bool>());
 }
 
-namespace {
-
-at::Tensor nearest(const at::Tensor& image, int64_t side) {
-  return resize_image_to(image, side, std::nullopt, /*nearest=*/true);
-}
-
-}  // namespace
-
 TEST_CASE("The Gaussian blur equals the reference's, borders included") {
   const Fixture f = load_fixture("diffusion/formulas");
   for (const int64_t kernel : {3, 5, 7}) {
@@ -215,16 +206,6 @@ TEST_CASE("The Gaussian blur equals the reference's, borders included") {
                  1e-6,
                  "blur");
   }
-}
-
-TEST_CASE("The image shrinks to the previous stage first, unless told not to") {
-  const at::Tensor image = wave({2, 3, 32, 32}, 0.05, 0, 0.5, 0.5);
-  LowresOptions options;
-  options.use_blur = false;
-  CHECK(at::equal(LowresConditioner(options)->forward(image, 16, 8, {}).image,
-                  nearest(nearest(image, 8), 16)));
-  options.downsample_first = false;
-  CHECK(at::equal(LowresConditioner(options)->forward(image, 16, 8, {}).image, nearest(image, 16)));
 }
 
 TEST_CASE("Values outside the range of the data are clamped, each range its own") {
@@ -237,18 +218,6 @@ TEST_CASE("Values outside the range of the data are clamped, each range its own"
     CHECK(out.min().item<double>() == (auto_normalize ? 0.0 : -1.0));
     CHECK(out.max().item<double>() == 1.0);
   }
-}
-
-TEST_CASE("Blur is applied where it was decided, with the drawn kernel and sigma") {
-  const at::Tensor image = wave({1, 3, 16, 16}, 0.05, 0, 0.4, 0.5);
-  LowresConditioner conditioner{LowresOptions{}};
-  LowresDraws draws;
-  draws.blur_sigma = 0.8;
-  draws.blur_kernel_size = 5;
-  CHECK(at::equal(conditioner->forward(image, 16, 8, draws).image, nearest(nearest(image, 8), 16)));
-  draws.blur = true;
-  CHECK(at::equal(conditioner->forward(image, 16, 8, draws).image,
-                  nearest(gaussian_blur(nearest(image, 8), 5, 0.8), 16)));
 }
 
 TEST_CASE("Blur draws keep to the probability and the ranges, and kernels are odd") {
@@ -286,17 +255,6 @@ TEST_CASE("Noise comes from a linear schedule of 1000 levels that is in the stat
   CHECK(conditioner->named_buffers().size() == 13);
   CHECK(conditioner->named_buffers()["noise_scheduler.alphas_cumprod"][500].item<double>() ==
         Approx(0.0777967).epsilon(1e-5));
-
-  const at::Tensor image = wave({2, 3, 8, 8}, 0.05, 0, 0.4, 0.5);
-  LowresDraws draws;
-  draws.noise_level = at::tensor({0, 500}, at::kLong);
-  draws.noise = wave({2, 3, 8, 8}, 0.83);
-  const LowresImage result = conditioner->forward(image, 8, 8, draws);
-  CHECK(at::equal(result.noise_level, draws.noise_level));
-  const at::Tensor x =
-      std::sqrt(0.0777967) * (image[1] * 2 - 1) + std::sqrt(1 - 0.0777967) * draws.noise[1];
-  expect_close(
-      result.image[1], (x + 1) / 2, 1e-5, "noised, back in the range of the data, not clamped");
   CHECK(LowresConditioner(LowresOptions{})->named_buffers().is_empty());
 }
 

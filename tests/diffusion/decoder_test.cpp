@@ -2,7 +2,6 @@
 
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/seeded_generator.h"
-#include "model/resize.h"
 
 namespace dalle2::test {
 namespace {
@@ -146,31 +145,6 @@ TEST_CASE("Only the unet at work is on the GPU, and all are back afterwards") {
   CHECK(at::equal(decoder->sample(options), all_at_home));
   CHECK(checked == 4);
   for (const int64_t number : {1, 2}) CHECK(home(number).type() == device.type());
-}
-
-TEST_CASE("Inpainting repeats each step as often as asked, in every stage") {
-  Decoder decoder = decoder_of(cascade({{"sample_timesteps", 2}}));
-  DecoderSampleOptions options;
-  options.inpaint_image = wave({1, 3, 32, 32}, 0.05, 0, 0.5, 0.5);
-  options.inpaint_mask = at::zeros({1, 32, 32}, at::kBool);
-  options.inpaint_mask.slice(2, 0, 16).fill_(true);
-  const auto draws = [&](int64_t repeats) {
-    int count = 0;
-    options.inpaint_resample_times = repeats;
-    options.noise = [&](at::IntArrayRef shape) {
-      ++count;
-      return at::ones(shape);
-    };
-    const at::Tensor out = decoder->sample(options);
-    const at::Tensor kept =
-        resize_image_to(options.inpaint_image, 16, std::nullopt, true).slice(3, 0, 8);
-    expect_close(out.slice(3, 0, 8), kept, 1e-6, "kept half");
-    return count;
-  };
-  // A stage of two steps: the start, R pastes a step, R steps of which the last draws nothing, and
-  // R - 1 steps back for all but the last: 1 + 2R + R + (R - 1) = 4R.
-  CHECK(draws(1) == 2 * 4);
-  CHECK(draws(3) == 2 * 12);
 }
 
 TEST_CASE("The draws of a step have the stage's shapes and keep to their ranges") {

@@ -41,37 +41,6 @@ struct PriorCase {
   DiffusionPrior prior;
 };
 
-/// Shared parameters once, as Python lists them.
-std::vector<std::pair<std::string, at::Tensor>> parameters_of(const torch::nn::Module& module) {
-  std::set<const void*> seen;
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
-  for (const auto& item : module.named_parameters()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
-      parameters.emplace_back(item.key(), item.value());
-  }
-  return parameters;
-}
-
-void check_gradients(const PriorCase& c) {
-  const at::Tensor rows = c.fixture.tensor("grads");
-  const at::Tensor noise = c.fixture.tensor("grad_noise");
-  const auto parameters = parameters_of(*c.prior->net());
-  REQUIRE(static_cast<int64_t>(parameters.size()) == rows.size(0));
-  const double largest = rows.select(1, 0).max().item<double>();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const auto row = static_cast<int64_t>(i);
-    const at::Tensor& gradient = parameters[i].second.grad();
-    const at::Tensor expected = rows[row].to(at::kDouble);
-    const at::Tensor found = digest(gradient.defined() ? gradient : at::zeros({1}));
-    const double error = (found - expected).abs().max().item<double>();
-    const double norm = expected[0].item<double>();
-    const double steps = kNoiseSteps * noise[row].item<double>() + kCancellation * largest;
-    INFO("gradient of " << parameters[i].first << ", norm " << norm << ", error " << error
-                        << ", noise " << steps);
-    CHECK(error <= kGradientTolerance * norm + steps);
-  }
-}
-
 void check_network(const PriorCase& c) {
   const torch::NoGradGuard no_grad;
   DiffusionPrior prior = c.prior;
@@ -119,7 +88,7 @@ TEST_CASE("Outputs, losses and gradients of random priors equal the reference's"
     CHECK(std::abs(loss.item<double>() - expected) <=
           std::max(kForwardTolerance * std::abs(expected), noise));
     loss.backward();
-    check_gradients(c);
+    expect_gradients(*c.prior->net(), c.fixture.tensor("grads"), c.fixture.tensor("grad_noise"));
   }
 }
 

@@ -116,23 +116,6 @@ TEST_CASE("a target has to be in one of the networks, and each network needs an 
   CHECK(lora_state_dict(*sparse)[0].second.dim() == 4);
 }
 
-TEST_CASE("of a network with adapters only they need gradients, and its biases if asked for") {
-  const auto unet = make_unet(test::config_d1());
-  attach_lora(*unet, kTargets, {});
-  freeze_base(*unet, /*train_bias=*/false);
-  set_up_halves(*unet, 0.1);
-  run(*unet).square().mean().backward();
-  for (const auto& item : unet->named_parameters()) {
-    INFO(item.key());
-    const bool is_adapter = item.key().find(".lora.") != std::string::npos;
-    CHECK(item.value().requires_grad() == is_adapter);
-    CHECK(item.value().grad().defined() == is_adapter);
-  }
-  freeze_base(*unet, /*train_bias=*/true);
-  CHECK(unet->named_parameters()["to_out.bias"].requires_grad());
-  CHECK_FALSE(unet->named_parameters()["to_out.weight"].requires_grad());
-}
-
 TEST_CASE("dropout of an adapter's input keeps its expectation and depends on its address alone") {
   auto dropout = std::make_shared<DropoutSeed>();
   const LoraOptions options = {.rank = 2, .alpha = 2, .dropout = 0.25};
