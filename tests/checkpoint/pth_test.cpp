@@ -241,8 +241,6 @@ TEST_CASE("files for Python are written", "[.python]") {
   write_safetensors(std::string(folder) + "/sample.safetensors",
                     Cursor(trainer).at("model").as_state_dict(),
                     {{"k", "ä"}});
-  const char* whole = std::getenv("DALLE2_PYTHON_CHECK_WHOLE");
-  if (whole != nullptr) write_pth(std::string(folder) + "/whole.pth", read_pth(whole));
 }
 
 TEST_CASE("a snapshot writes exactly the file of its moment, and reuses its memory") {

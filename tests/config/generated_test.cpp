@@ -124,6 +124,7 @@ TEST_CASE("every example config is read without a warning and fits its schema") 
 
 TEST_CASE("the schema takes the reference's configs and a full dump") {
   const Json schema = Json::parse(config_schema("decoder"));
+  CHECK(schema["$schema"] == "https://json-schema.org/draft/2020-12/schema");
   CHECK(fits(schema, Json::parse(kMinimalConfig)));
   CHECK(fits(schema, Json::parse(read_with({}).full_json)));
   CHECK(fits(Json::parse(config_schema("prior")), Json::parse(read_prior({}).full_json)));

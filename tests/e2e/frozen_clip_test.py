@@ -111,14 +111,9 @@ class FrozenClip(ClipRuns):
         key = "similarity with text [steps=4]"
         self.assertAlmostEqual(found[key], self.logged("json", "metrics/ema-validation/" + key)[-1], places=5)
 
-    def test_a_prior_goes_on_bit_for_bit_and_its_clip_stays_as_it_was(self):
-        self.train(self.prior("whole", train={"epochs": 6}))
-        config = self.prior("cut", train={"epochs": 6})
-        self.train_until(config, "Starting epoch 1")
-        self.train(config)
-        whole, cut = (checkpoint_content(self.dir / out / "checkpoint.pth", self.dir)[0] for out in ("whole", "cut"))
-        self.assertEqual(whole, cut)
-        self.assertEqual(self.logged("whole", PRIOR_LOSS), self.logged("cut", PRIOR_LOSS))
+    def test_the_clip_of_a_prior_stays_as_it_was(self):
+        self.train(self.prior("whole"))
+        whole = checkpoint_content(self.dir / "whole/checkpoint.pth", self.dir)[0]
         weights, _ = checkpoint_content(self.clip, self.dir)
         self.assertGreater(len(weights), 20)
         for name, value in weights.items():

@@ -107,7 +107,7 @@ class Ranks(harness.EndToEnd):
                          len(self.logged("timed", "tracking/training-l2")) + 1)
 
     def test_a_run_goes_on_with_another_number_of_ranks_and_takes_each_sample_once(self):
-        for first, second in ((3, 1), (3, 2), (1, 3)):
+        for first, second in ((3, 2), (1, 3)):
             with self.subTest(first=first, second=second):
                 name = f"from{first}to{second}"
                 config = self.write(name, lanes=3, train={"epochs": 2})

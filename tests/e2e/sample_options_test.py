@@ -49,17 +49,12 @@ class SampleOptions(EndToEnd):
     def test_what_does_not_fit_is_named_with_its_option_and_file(self):
         (self.dir / "file").write_text("")
         write_npy(self.base / "narrow.npy", (2, 31), [0.5] * 62)
-        write_npy(self.base / "mask.npy", (1, 3, 4, 4), [1] * 48)
-        write_npy(self.base / "noise.npy", (2, 3, 8, 7), [0.5] * 336)
         embeds = ["--image-embeds", "two.npy"]
         self.refuse("conditional/model.pth", "--image-embeds", "narrow.npy", code=3,
                     expect=["--image-embeds narrow.npy: expected embeddings of 32 values", "conditional/model.pth", "got 31"])
-        self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
-                    expect=["initial noise of unet 1: expected shape [2, 3, ", "got [2, 3, 8, 7]"])
         self.refuse("conditional/model.pth", *embeds, "--init-noise", "none.npy", code=3, expect=["none.npy"])
         self.refuse("conditional/model.pth", *embeds, "--text-encodings", "none.npy",
                     expect=["--text-encodings", "needs a model that takes text encodings"])
-        self.refuse("conditional/model.pth", expect=["--image-embeds is missing"])
         self.refuse("conditional/model.pth", *embeds, out="file/x",
                     expect=["/file/x: '", "/file' is a file; expected a folder"])
         run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--out", "", cwd=self.base, check=2)
@@ -68,8 +63,6 @@ class SampleOptions(EndToEnd):
             done = run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask",
                        "even.npy", "--out", "even", "--overwrite", cwd=self.base, check=0)
             self.assertIn(told, " ".join(done.stderr.split()))
-        self.refuse("conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask", "mask.npy", code=3,
-                    expect=["inpainting mask: expected shape [2, 8, 8], got [2, 4, 4]"])
         self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 3, 4,
                     expect=["--timesteps: expected one value, or one for each of the 2 unets", "cascade/model.pth", "got 3"])
         self.refuse("cascade/model.pth", *embeds, "--cond-scale", 2, 3, 4,
