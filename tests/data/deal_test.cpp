@@ -42,53 +42,11 @@ size_t count(const std::vector<std::vector<size_t>>& shards) {
   return all.size();
 }
 
-TEST_CASE("every split holds its share of each kind, for three seeds and one and two slices") {
-  const auto paths = nested_paths({20, 23, 41, 80, 150, 482});
-  const SplitConfig splits{.train = 0.8, .val = 0.1, .test = 0.1};
-  for (const int64_t per_shard : {0, 21, 25}) {
-    for (const int64_t seed : {0, 1, 2}) {
-      const auto shards = deal(paths, {.seed = seed, .per_shard = per_shard});
-      REQUIRE(count(shards) == paths.size());
-      for (const int slices : {1, 2}) {
-        if (std::ssize(shards) < 10 * slices) continue;
-        std::vector<std::string> names;
-        for (size_t i = 0; i < shards.size(); ++i) names.push_back(fmt::format("{:06}.tar", i));
-        ShardDataConfig config;
-        config.webdataset_base_url = names;
-        const ShardList list(config);
-        std::vector<std::vector<uint32_t>> of_split(3);
-        for (int rank = 0; rank < slices; ++rank) {
-          const ShardSplit split = split_shards(splits, list, seed, {rank, slices});
-          of_split[0].insert(of_split[0].end(), split.train.begin(), split.train.end());
-          of_split[1].insert(of_split[1].end(), split.val.begin(), split.val.end());
-          of_split[2].insert(of_split[2].end(), split.test.begin(), split.test.end());
-        }
-        std::map<std::string, double> kinds;
-        for (const std::string& path : paths) ++kinds[top_of(path)];
-        for (const auto& positions : of_split) {
-          std::map<std::string, double> found;
-          double pictures = 0;
-          for (const uint32_t position : positions) {
-            for (const size_t picture : shards[position]) {
-              ++found[top_of(paths[picture])];
-              ++pictures;
-            }
-          }
-          const double share = pictures / static_cast<double>(paths.size());
-          for (const auto& [kind, all] : kinds) {
-            CAPTURE(per_shard, seed, slices, kind, all, share);
-            CHECK(std::abs(found[kind] - share * all) <= 3 * std::sqrt(all * share * (1 - share)));
-          }
-        }
-      }
-    }
-  }
-}
-
 TEST_CASE("a shard of a mixed set has the share of each folder, to a picture for each level") {
   const auto paths = nested_paths({30, 70, 300});
   const auto shards = deal(paths, {.per_shard = 40});
   REQUIRE(shards.size() == 10);
+  CHECK(count(shards) == paths.size());
   for (const auto& shard : shards) {
     std::map<std::string, int> found;
     for (const size_t picture : shard) ++found[top_of(paths[picture])];

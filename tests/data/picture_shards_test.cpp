@@ -149,35 +149,21 @@ TEST_CASE("messages name the folder and the picture, not shards that are only ma
   const TempDir folder;
   for (const char* name : {"a.png", "b.png"}) write_file_atomically(folder / name, "no picture");
   FolderLoader over(folder);
+  CHECK(std::string(over.list->key()) == "/data/folder");
+  CHECK(over.list->shown() == folder.path());
   const CapturedLog log;
   ShardLoader loader(over.config, over.options);
   CHECK_THROWS_WITH(
       first_of(loader),
       Contains("(" + folder.path() + " (virtual shard 0) ...): left out: 2 broken pictures") &&
           Contains("The warnings name the pictures"));
-  CHECK(log.count(": " + (folder / "b.png") + ": ") == 1);
+  CHECK(log.count("train: left out (broken picture): " + (folder / "b.png") + ": ") == 1);
   over.config.img_embeddings_url = folder / "img_emb";
   write_tiny_embeddings(folder / "img_emb/7.npy", 7, 1);
   over.options.need_image_embeds = true;
   CHECK_THROWS_WITH(ShardLoader(over.config, over.options),
                     Contains("first shard " + folder.path() + " (virtual shard 0)"));
   CHECK(shown_shard("https://me:secret@host/00000.tar") == "https://host/00000.tar");
-}
-
-TEST_CASE("a loader reads a folder as it reads shards, and counts broken pictures") {
-  const TempDir folder;
-  for (int i = 0; i < 8; ++i) add_picture(folder, fmt::format("{}.png", i), "text");
-  write_file_atomically(folder / "3.png", "no picture at all");
-  const FolderLoader over(folder);
-  CHECK(std::string(over.list->key()) == "/data/folder");
-  CHECK(over.list->shown() == folder.path());
-  const CapturedLog log;
-  ShardLoader loader(over.config, over.options);
-  const Batch batch = first_of(loader);
-  CHECK(batch.images.size(0) == 7);
-  CHECK(batch.captions == std::vector<std::string>(7, "text"));
-  CHECK(loader.dropped() == DropCounts{{drop::kBrokenPicture, 1}});
-  CHECK(log.count("train: left out (broken picture): " + (folder / "3.png") + ": ") == 1);
 }
 
 TEST_CASE("a folder without pictures is an error that names it") {

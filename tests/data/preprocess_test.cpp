@@ -94,23 +94,6 @@ TEST_CASE("resized and centre-cropped sizes are torchvision's") {
   }
 }
 
-TEST_CASE("a flip happens with its probability") {
-  Image image = plain_picture(2, 1, 0, 0, 0);
-  image.pixels[0] = 255;
-  TransformConfig flip = step(TransformKind::RandomHorizontalFlip);
-  for (const double p : {0.0, 0.25, 0.5, 1.0}) {
-    flip.p = p;
-    const Preprocess preprocess({flip, kToTensor});
-    int flipped = 0;
-    for (int i = 0; i < 4000; ++i) {
-      const Image out = preprocess.apply(image, SampleRandom(0, 0, "s", std::to_string(i), 0));
-      flipped += out.pixels[0] == 0 ? 1 : 0;
-    }
-    // Five standard deviations: sqrt(4000 p (1 - p)) is at most 31.6.
-    CHECK(std::abs(flipped - 4000 * p) <= 5 * std::sqrt(4000 * p * (1 - p)));
-  }
-}
-
 TEST_CASE("any chain of transforms on any file is torchvision's, bit for bit", "[parity]") {
   const std::string folder = fixture_folder("augment");
   const NpyArray expected = read_npy(folder + "/expected.npy");

@@ -75,8 +75,6 @@ class Pictures(EndToEnd):
         done = run("shards", "make", "--from", "soft", "--out", "laid", "--ground", "1,2,3", cwd=self.dir, check=0)
         self.assertIn("40 transparent pictures were laid on the ground", done.stdout)
         self.assertNotIn("transparent in part", done.stdout)
-        done = run("shards", "make", "--from", "soft", "--out", "red", "--ground", "red", cwd=self.dir, check=2)
-        self.assertIn("--ground red: expected white, black or red, green and blue from 0 to 255", done.stderr)
         done = run("init", "packed", "--out", "packed.json", cwd=self.dir, check=0)
         self.assertIn('found: the written config reads these pictures so: "ground": "white"\n', done.stdout)
         done = run("init", "soft", "--kind", "vae", "--out", "soft.json", cwd=self.dir, check=0)

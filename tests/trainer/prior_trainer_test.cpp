@@ -93,25 +93,6 @@ TEST_CASE("a prior is evaluated without dropout, and trains on with it") {
         whole->step(inputs, generator()).item<double>());
 }
 
-TEST_CASE("a prior's averages follow the options of the config") {
-  const auto trainer = trainer_with({{"ema_beta", 0.99},
-                                     {"ema_update_after_step", 3},
-                                     {"ema_update_every", 2},
-                                     {"ema_power", 2.0 / 3.0}});
-  std::vector<double> decays;
-  for (int64_t step = 0; step < 7; ++step) {
-    train(*trainer, step, step + 1);
-    decays.push_back(*trainer->ema_decay());
-  }
-  const std::vector<double> expected = {0, 0, 0, 0, 0.37, 0.5193, 0.6031};
-  for (size_t i = 0; i < expected.size(); ++i) CHECK(decays[i] == Approx(expected[i]).margin(1e-4));
-  CHECK_FALSE(at::equal(TrainerProbe::averaged(*trainer)[0].value(),
-                        trainer->prior()->net()->parameters()[0]));
-  const auto floor = trainer_with({{"ema_min_value", 0.5}, {"ema_update_after_step", 0}});
-  train(*floor, 0, 2);
-  CHECK(*floor->ema_decay() == Approx(0.5));
-}
-
 TEST_CASE("without averages a prior samples with its weights and saves none") {
   const auto trainer = trainer_with({{"use_ema", false}});
   train(*trainer, 0, 2);

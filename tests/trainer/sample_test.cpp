@@ -68,13 +68,6 @@ TEST_CASE("sampling that fails puts the weights and the mode back too") {
   CHECK(trainer->decoder()->is_training());
 }
 
-TEST_CASE("a decoder in eval mode stays in eval mode") {
-  const auto trainer = test::cascade().trainer();
-  trainer->decoder()->eval();
-  trainer->sample(sample_options(1));
-  CHECK_FALSE(trainer->decoder()->is_training());
-}
-
 TEST_CASE("without averages sampling uses the weights") {
   const auto with = trained(test::cascade()), without = trained(test::cascade(), /*use_ema=*/false);
   CHECK_FALSE(without->uses_ema());
@@ -115,14 +108,6 @@ TEST_CASE("a batch is cut into chunks of at most the size asked for") {
   CHECK(cut(5, std::nullopt) == Pairs{{0, 5}});
   CHECK(cut(3, 8) == Pairs{{0, 3}});
   CHECK(chunk_ranges(0, 2).empty());
-}
-
-TEST_CASE("a chunk of inputs has its own rows and leaves absent tensors absent") {
-  const DecoderInputs inputs{test::wave({5, 3, 4, 4}), test::wave({5, 8}), {}};
-  const DecoderInputs chunk = chunk_of(inputs, {2, 2});
-  CHECK(at::equal(chunk.images, inputs.images.slice(0, 2, 4)));
-  CHECK(at::equal(chunk.image_embeds, inputs.image_embeds.slice(0, 2, 4)));
-  CHECK_FALSE(chunk.text_encodings.defined());
 }
 
 TEST_CASE("a chunk of draws has its own rows and the decisions of the batch") {
