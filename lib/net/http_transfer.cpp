@@ -40,6 +40,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+std::atomic<Clock::time_point> last_progress;
+
 /// Connections that stay open from one transfer to the next. Back among the idle ones with the pointer.
 std::shared_ptr<CURLM> borrow_connections() {
   struct Idle {
@@ -420,6 +422,10 @@ void HttpTransfer::read_head() {
     head_.headers[lower_case(line->name)] = line->value;
   curl_off_t seconds = 0;
   curl_easy_getinfo(easy_.get(), CURLINFO_RETRY_AFTER, &seconds);
+  const std::string limit = head_.header("ratelimit");  // "api";r=0;t=55
+  const size_t reset = limit.find("t=", limit.find(';'));
+  if (status == 429 && seconds == 0 && reset != std::string::npos)
+    seconds = std::atoll(limit.c_str() + reset + 2);
   if (seconds > 0) head_.retry_after = std::min(static_cast<double>(seconds), 86'400.0);  // a day
   head_.content_length = number_of_digits(head_.header("content-length"));
   const std::string range = head_.header("content-range");
@@ -495,7 +501,16 @@ void HttpTransfer::follow() {
   begin();
 }
 
+void note_progress() {
+  last_progress = Clock::now();
+}
+
+double seconds_without_progress() {
+  return seconds_since(last_progress);
+}
+
 void HttpTransfer::moved(size_t bytes) {
+  note_progress();
   forget_silence();
   has_moved_ = true;
   window_bytes_ += static_cast<int64_t>(bytes);

@@ -27,7 +27,7 @@ namespace dalle2 {
 struct HttpResponse {
   long status = 0;
   std::optional<int64_t> content_length, range_start, range_total;
-  std::optional<double> retry_after;           ///< seconds
+  std::optional<double> retry_after;           ///< seconds, of Retry-After or RateLimit
   std::map<std::string, std::string> headers;  ///< names in small letters
 
   std::optional<int64_t> total() const { return status == 206 ? range_total : content_length; }
@@ -92,6 +92,10 @@ struct HttpOptions {
   std::function<bool()> cancelled = nullptr;  ///< asked while waiting; true ends it by an error
   bool says_retries = true;                   ///< a warning in the log for each failed attempt
 };
+
+/// Since bytes last came or went in any transfer of the process, or something else was noted.
+double seconds_without_progress();
+void note_progress();
 
 /// The libraries that this layer runs with: "libcurl 7.88.1, OpenSSL 3.0.17".
 std::string net_library_versions();

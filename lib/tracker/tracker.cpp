@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
+#include "net/http_transfer.h"
 #include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
@@ -293,7 +294,7 @@ void Tracker::finish(const RunEnd& end) {
   wait_until_sent(
       [&] { return copies_->is_done() && all_are([](const auto& one) { return one->is_done(); }); },
       [&] {
-        return end.outcome != RunEnd::Outcome::kDone ||
+        return end.outcome != RunEnd::Outcome::kDone || seconds_without_progress() > 1 ||
                ((copies_->is_done() || copies_->last_answer_was_fault()) &&
                 all_are([](const auto& one) { return one->is_done() || one->last_was_fault(); }));
       },

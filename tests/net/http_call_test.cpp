@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <ctime>
+#include <numeric>
 
 #include "base/stop_signal.h"
 #include "support/captured_log.h"
@@ -120,6 +121,60 @@ TEST_CASE("failures that pass are tried again, and Retry-After is kept to") {
   CHECK(answer.body == "whole");
   CHECK(server.requests("/a") == 4);
   CHECK(log.count("status 429 and asks to wait 1 s; attempt 3 in 1.0 s") == 1);
+}
+
+TEST_CASE("without Retry-After a 429 asks to wait as its RateLimit says") {
+  LoopbackServer server([](const HttpRequest& request) {
+    const std::string limit = "RateLimit: \"api\";r=0;t=", after = "Retry-After: 1\r\n";
+    if (request.number == 1) return http_reply(429, "", limit + "1\r\n");
+    if (request.number == 2) return http_reply(429, "", after + limit + "500\r\n");
+    if (request.number == 3) return http_reply(429, "", "RateLimit: \"api\";r=0\r\n");
+    return http_reply(200, "");
+  });
+  CapturedLog log;
+  http_call({.url = server.url("/a")}, in_haste(2));
+  CHECK(log.count("status 429 and asks to wait 1 s; attempt 2 in 1.0 s") == 1);
+  CHECK(log.count("status 429 and asks to wait 1 s; attempt 3 in 1.0 s") == 1);
+  CHECK(log.count("status 429; attempt 4 in") == 1);
+}
+
+TEST_CASE("attempts that fail at once take about 45 s, in pauses of 0.5 s to 15 s") {
+  const CapturedLog log;
+  HttpAttempts attempts({.url = "http://127.0.0.1/a"},
+                        {.stall_seconds = 60, .attempts = 8, .cancelled = [] {
+                           return true;
+                         }});  // no pause is waited for
+  for (int i = 0; i < 7; ++i)
+    CHECK_THROWS_WITH(attempts.after({.reason = "no"}), Contains("cancelled"));
+  CHECK_THROWS_WITH(attempts.after({.reason = "no"}), Contains("no, after 8 attempts"));
+  std::vector<double> pauses;
+  for (const CapturedLog::Line& line : log.lines())
+    pauses.push_back(std::stod(line.text.substr(line.text.rfind(' ', line.text.size() - 3))));
+  REQUIRE(pauses.size() == 7);
+  CHECK(pauses.front() == Approx(0.5).margin(0.2));
+  CHECK(pauses.back() == Approx(15));
+  CHECK(std::accumulate(pauses.begin(), pauses.end(), 0.0) == Approx(45).margin(8));
+}
+
+TEST_CASE("failures and pauses that cost four stall times end the attempts") {
+  const CapturedLog log;
+  HttpAttempts attempts({.url = "http://127.0.0.1/a"},
+                        {.stall_seconds = 60, .attempts = 8, .cancelled = [] { return true; }});
+  for (int i = 0; i < 3; ++i)
+    CHECK_THROWS_WITH(attempts.after({.reason = "no", .lost_seconds = 60}), Contains("cancelled"));
+  CHECK_THROWS_WITH(attempts.after({.reason = "no", .lost_seconds = 60}), Contains("after 4"));
+}
+
+TEST_CASE("progress is bytes that come or go, and not an attempt that waits") {
+  LoopbackServer server([](const HttpRequest& request) {
+    return request.path == "/silent" ? HttpReply{"", false, true} : http_reply(200, "");
+  });
+  HttpOptions once = in_haste(0.6);
+  once.attempts = 1;
+  http_call({.url = server.url("/a")}, once);
+  CHECK(seconds_without_progress() < 0.5);
+  CHECK_THAT(error_of_call({.url = server.url("/silent")}, once), Contains("no byte"));
+  CHECK(seconds_without_progress() > 0.5);
 }
 
 TEST_CASE("the login of a proxy that cannot be used is not shown") {

@@ -255,7 +255,10 @@ Prepared prepare(const HubUpload& upload, HttpCall call, const HttpOptions& opti
   file.is_lfs = file.size > 0 && text_at(files[0], {"uploadMode"}) != "regular";
   if (file.is_lfs) {
     const HttpAttempts attempts({.url = where}, options);
-    file.sha256 = sha256_of_file(upload.local_path, 0, {}, [&] { attempts.check(); });
+    file.sha256 = sha256_of_file(upload.local_path, 0, {}, [&] {
+      attempts.check();
+      note_progress();
+    });
     return file;
   }
   if (file.size > kMostInCommit) {

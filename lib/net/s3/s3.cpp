@@ -172,7 +172,10 @@ struct S3Upload {
   HttpAnswer send(S3Request what, const HttpFilePart& part) const {
     what.method = "PUT";
     const HttpAttempts attempts({.url = url}, options.http);
-    what.body_sha256 = sha256_of_file(part.path, part.offset, part.size, [&] { attempts.check(); });
+    what.body_sha256 = sha256_of_file(part.path, part.offset, part.size, [&] {
+      attempts.check();
+      note_progress();
+    });
     HttpCall put = call(std::move(what));
     put.file = part;
     return http_call(put, options.http);

@@ -313,6 +313,7 @@ bool Follower::send_lines() {
 }
 
 void Follower::note_success() {
+  note_progress();
   fault_ = false;
   pause_ = 0;
   if (std::exchange(away_, false)) log_info("track", "{}: is back", logger_->name());
