@@ -16,7 +16,7 @@ import harness
 from bad_server import Server
 from harness import BINARY, run
 from faulty_service import KINDS, WANDB_RUN, FaultyService, make_certificate
-from hub_double import HubDouble
+from hub_double import TOKEN, HubDouble
 from s3_double import S3Double
 from transfer_test import REPO, Services, sha256
 
@@ -116,6 +116,16 @@ class Table(Services):
 
 
 class Faults(Services):
+    def test_sync_reads_a_token_where_the_run_did(self):
+        (self.dir / "token").write_text(TOKEN)
+        (self.dir / "elsewhere").mkdir()
+        with HubDouble(lambda handler, step, number: handler.refuse(500)) as hub:
+            env = self.env(hub, DALLE2_NET_TIMEOUT="0.2", HF_TOKEN="")
+            self.train(self.write(save=self.hub_saver(token_path="token")), env=env)
+            hub.mistreat = lambda handler, step, number: False
+            run("sync", "../out", cwd=self.dir / "elsewhere", env=env, check=0)
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+
     def test_a_service_that_is_down_costs_nothing_and_sync_sends_what_waits(self):
         down = [False]
 

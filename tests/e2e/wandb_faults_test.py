@@ -49,6 +49,17 @@ class Replay(Wandb):
             self.assertNotIn("wandb-metadata.json", run.files)  # of the machine that syncs
             self.assertEqual(run.config["NumProcesses"], {"value": 1})
 
+    def test_rows_of_an_offline_folder_do_not_wait_and_sync_says_what_holds_there(self):
+        log = {**LOG, "auto_resume": True}
+        away = {"WANDB_BASE_URL": f"http://127.0.0.1:{harness.free_port()}", "WANDB_API_KEY": KEY}
+        self.log(5, {"WANDB_MODE": "offline"}, log=log)
+        self.assertIn("Weights & Biases (7 rows) could not be sent", self.log(5, away, log=log))
+        done = harness.run("sync", "out", cwd=self.dir, env=self.env(away), check=6)
+        self.assertIn("0 files sent, 7 rows left", done.stdout)
+        self.assertIn("What waits stays: run `dalle2-train sync` again.", done.stderr)
+        self.assertNotIn("The run continues", done.stderr)
+        self.assertIn("0 files sent, 7 rows left", harness.run("sync", "out", cwd=self.dir, env=self.env(), check=6).stdout)
+
     def test_sync_sends_the_rows_with_every_default_of_the_config(self):
         """If a saver cannot be read, the config goes without its defaults; the error comes after the rows are sent."""
         whole = json.loads((ROOT / "configs/smoke/unconditional.json").read_text())

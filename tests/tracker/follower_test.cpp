@@ -272,6 +272,9 @@ TEST_CASE("cursors are hints: a damaged file has none, and what is kept comes ba
   CHECK(read.furthest("here e/p/one")->shift == 7);
   CHECK(read.furthest("/one")->line == 9);
   CHECK_FALSE(read.furthest("/three"));
+  CHECK(read.nearest("here e/p/one")->line == 5);
+  CHECK(read.nearest("here e/p/two")->line == 20);
+  CHECK_FALSE(read.nearest("here e/p/three"));
 }
 
 }  // namespace

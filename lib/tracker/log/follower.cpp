@@ -174,6 +174,12 @@ std::optional<LogCursor> LogCursors::furthest(const std::string& ending) const {
   return best;
 }
 
+std::optional<LogCursor> LogCursors::nearest(const std::string& key) const {
+  const std::optional<LogCursor> own = furthest(key);
+  const size_t run = key.rfind('/');
+  return own || run == std::string::npos ? own : furthest(key.substr(run));
+}
+
 void LogCursors::set(const std::string& key, const LogCursor& cursor) {
   const std::lock_guard lock(mutex_);
   const auto [known, is_new] = cursors_.emplace(key, cursor);
@@ -212,7 +218,7 @@ Follower::~Follower() {
 }
 
 void Follower::connect_now(Deadline deadline) {
-  const LogCursor known = cursors_.furthest(logger_->key()).value_or(LogCursor{});
+  const LogCursor known = cursors_.nearest(logger_->key()).value_or(LogCursor{});
   line_ = std::min(known.line, log_.file.written());
   if (logger_->is_away()) {
     away_ = fault_ = true;
@@ -328,20 +334,14 @@ void Follower::note_fault(const std::exception& error, bool at_end) {
   }
   retry_at_ = times_.now() + seconds(pause_);
   const auto* network = dynamic_cast<const NetworkError*>(&error);
+  const std::string text = fmt::format("{}: {}\n  {}", logger_->name(), error.what(), log_.advice);
   if (network != nullptr && may_pass(*network)) {
-    if (std::exchange(away_, true)) return;
-    log_warning(
-        "track",
-        "{}: {}\n  The run continues. Rows wait in log.jsonl, and it is asked again until it "
-        "answers.",
-        logger_->name(),
-        error.what());
+    if (!std::exchange(away_, true)) log_warning("track", "{}", text);
     return;
   }
   if (told_at_ && times_.now() < *told_at_ + seconds(kBetweenErrors)) return;
   told_at_ = times_.now();
-  log_.log_error(fmt::format(
-      "{}: {}\n  Rows wait in log.jsonl, and it is asked again.", logger_->name(), error.what()));
+  log_.log_error(text);
 }
 
 void Follower::save_cursor(bool now) {

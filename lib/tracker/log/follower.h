@@ -49,14 +49,16 @@ struct LogCursor {
   int64_t shift = 0;  ///< a logger's own: what it adds to the numbers of lines
 };
 
-/// data_path/followers.json: a cursor by Logger::key(). It is a hint: without it, or with an older one, a
-/// logger finds out by itself or gets lines again. Safe from several threads.
+/// followers.json: a cursor by Logger::key(). It is a hint: without it, or with an older one, a logger finds
+/// out by itself or gets lines again. Safe from several threads.
 class LogCursors {
  public:
   explicit LogCursors(std::string path);
 
   /// The furthest of those whose keys end so.
   std::optional<LogCursor> furthest(const std::string& ending) const;
+  /// That of a key; if it has none, the furthest of the same run elsewhere, such as in an offline folder.
+  std::optional<LogCursor> nearest(const std::string& key) const;
   void set(const std::string& key, const LogCursor& cursor);
   /// Writes the file if anything has changed. A write that fails leaves the older one.
   void save();
@@ -154,6 +156,8 @@ struct FollowedLog {
   const LogFile& file;
   std::function<void(const std::string&)> log_error;  ///< a line in the log
   std::function<void()> check = [] {};                ///< throws if another start has taken over
+  /// What a fault means for the reader.
+  std::string advice = "The run continues. Rows wait in log.jsonl, and it is asked again.";
 };
 
 /// How long a follower waits. Tests have a clock of their own.

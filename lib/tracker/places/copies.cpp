@@ -143,6 +143,7 @@ void check_targets(const SaveTargets& targets,
   }
 }
 
+constexpr const char* kStays = "What waits stays: run `dalle2-train sync` again.";
 constexpr double kForever = std::numeric_limits<double>::infinity();  // seconds
 
 /// Of a folder that no run works in. @throws ConfigError
@@ -182,7 +183,7 @@ std::string full_config(const std::string& data_path) {
 }
 
 /// @throws ConfigError
-std::vector<SaveConfig> read_savers(const std::string& data_path, const std::string& wandb_run) {
+std::vector<SaveConfig> read_savers(const std::string& data_path, const RunRecord& run) {
   const auto [kind, path] = stored_config(data_path);
   const Json config = kind == nullptr ? Json() : parse_untrusted_object(read_file(path));
   const Json::json_pointer place("/tracker/save");
@@ -194,7 +195,11 @@ std::vector<SaveConfig> read_savers(const std::string& data_path, const std::str
   findings.faults.throw_if_any(path);
   for (SaveConfig& saver : savers) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver);
-    if (wandb != nullptr && !wandb->wandb_run_path) wandb->wandb_run_path = wandb_run;
+    if (wandb != nullptr && !wandb->wandb_run_path)
+      wandb->wandb_run_path = run.wandb.substr(0, run.wandb.find('\n'));
+    auto* const hub = std::get_if<HuggingfaceSaveConfig>(&saver);
+    if (hub != nullptr && hub->token_path)
+      hub->token_path = (fs::path(run.started_in) / *hub->token_path).string();
   }
   return savers;
 }
@@ -214,8 +219,7 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
       faults.emplace_back(error.what());
     }
   };
-  const std::string wandb_run = run.wandb.substr(0, run.wandb.find('\n'));
-  attempt([&] { savers = read_savers(data_path, wandb_run); });
+  attempt([&] { savers = read_savers(data_path, run); });
   for (const SaveConfig& saver : savers) {
     attempt([&] {
       if (auto to = make_destination(saver)) services.push_back(std::move(to));
@@ -258,7 +262,7 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
   LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
   const auto note = [&](const std::string& error) { report.errors.push_back(error); };
   if (found.api_key.empty()) {  // what is in the folder of an offline run does not wait
-    const auto known = cursors.furthest(run.wandb.substr(run.wandb.rfind('/')));
+    const auto known = cursors.nearest(found.base_url + " " + run.wandb);
     report.rows_left = file.lines() - known.value_or(LogCursor{}).line;
     if (report.rows_left > 0)
       note(fmt::format("{}: no API key was found.\n  {}", public_url(found.base_url), kWandbLogin));
@@ -278,7 +282,7 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
                      .goes_on = true,
                      .first_line = run.first_line,
                      .data_path = data_path});
-      Follower follower(logger, {.file = file, .log_error = note}, cursors);
+      Follower follower(logger, {.file = file, .log_error = note, .advice = kStays}, cursors);
       follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
       report.rows_sent += follower.waiting();
       follower.start();

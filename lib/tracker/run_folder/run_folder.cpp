@@ -310,6 +310,8 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
   if (action != StartAction::kResume) record_.finished.clear();
   record_.token = make_run_id();
   record_.job = this_job();
+  std::error_code ignored;
+  record_.started_in = fs::current_path(ignored).string();
   sweep_parts();
   write_run_record(path_, record_);
   if (home == real_) return false;

@@ -40,6 +40,7 @@ void visit_fields(Record& record, Visitor&& visit) {
   visit("began", record.began);
   visit("job", record.job);
   visit("home", record.home);
+  visit("started_in", record.started_in);
   visit("began_from", record.began_from);
   visit("wandb", record.wandb);
   visit("finished", record.finished);
@@ -100,6 +101,7 @@ std::optional<RunRecord> read_run_record(const std::string& folder) {
   if (!fs::exists(path, ignored)) return std::nullopt;
   const Json json = parse_untrusted_object(read_file(path));
   if (json.is_null()) throw_unreadable(path, "is no JSON object");
+  json.emplace("started_in", "");  // of an older version
   RunRecord record;
   try {
     visit_fields(record, [&](const char* key, auto& value) { json.at(key).get_to(value); });

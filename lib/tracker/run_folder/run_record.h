@@ -67,6 +67,7 @@ struct RunRecord {
   std::string began;       ///< UTC, for people
   std::string job;         ///< of Slurm or torchrun; empty: none
   std::string home;        ///< where the folder was at the last start, without links
+  std::string started_in;  ///< working directory of the last start
   std::string began_from;  ///< the file of /tracker/load; empty: the run began from zero
   std::string wandb;       ///< entity/project/run_id, a line a logger; empty: none
   std::string finished;    ///< what the run was when it finished; empty: it has not
