@@ -208,6 +208,17 @@ class Offline(Wandb):
         first, second = self.folders()
         self.check_rows(first.history + second.history, self.logged())
 
+    def test_a_start_without_cursors_asks_the_folders_of_the_run(self):
+        log = {**LOG, "auto_resume": True}
+        for _ in range(3):
+            self.log(3, {"WANDB_MODE": "offline"}, log=log)
+            (self.dir / "out/followers.json").unlink()  # a hint alone
+        rows = [row for folder in self.folders() for row in folder.history]
+        self.check_rows(rows, self.logged())
+        # A run under the same id whose log is another one has nothing there.
+        self.log(3, {"WANDB_MODE": "offline", "WANDB_RUN_ID": self.folders()[0].id}, out="other")
+        self.assertEqual([row["step"] for row in self.folders()[-1].history], [row["step"] for row in self.logged("other")])
+
     def test_what_the_environment_says_wrong_ends_the_start(self):
         for env, text in (({"WANDB_MODE": "sometimes"}, 'WANDB_MODE is "sometimes": expected online, offline or disabled'),
                           ({"WANDB_MODE": "online"}, "WANDB_MODE is online, but there is no API key for https://api.wandb.ai"),

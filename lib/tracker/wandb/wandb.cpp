@@ -19,6 +19,7 @@
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
 #include "net/url.h"
@@ -446,7 +447,13 @@ int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t writt
 /// Lines that are at the service or in an earlier folder do not come again.
 int64_t WandbLogger::open_folder(const LogCursors& cursors, int64_t written) {
   if (target_) return next_line_;  // after a fault of the disk
-  const std::optional<LogCursor> cursor = cursors.furthest("/" + run_.info.path.run_id);
+  const std::string id = run_.info.path.run_id, parent = api_->access().folder;
+  std::optional<LogCursor> cursor = cursors.furthest("/" + id);
+  for (const std::string& name : names_ending(parent, "-" + id)) {
+    const LogCursors in_folder((fs::path(parent) / name / kFollowersFile).string());
+    const std::optional<LogCursor> known = in_folder.furthest(fs::absolute(data_path_).string());
+    if (goes_on_ && known && (!cursor || cursor->line < known->line)) cursor = known;
+  }
   int64_t line = first_line_;
   if (cursor) {
     // The log may have lost lines that the run has; the steps of the next ones are beyond theirs.
@@ -459,7 +466,9 @@ int64_t WandbLogger::open_folder(const LogCursors& cursors, int64_t written) {
   }
   next_line_ = line;
   std::string folder;
-  target_ = make_wandb_folder(api_->access().folder, run_, &folder);
+  target_ = make_wandb_folder(parent, run_, &folder);
+  in_folder_.emplace((fs::path(folder) / kFollowersFile).string());
+  keep_cursor();
   log_info(
       "track",
       "Weights & Biases: the run goes into {}: {}\n  Upload it with `wandb sync {}`, or send its "
@@ -469,6 +478,13 @@ int64_t WandbLogger::open_folder(const LogCursors& cursors, int64_t written) {
       folder,
       data_path_);
   return line;
+}
+
+/// In the folder too, for a start that has lost followers.json.
+void WandbLogger::keep_cursor() {
+  if (!in_folder_) return;
+  in_folder_->set(fs::absolute(data_path_).string(), {next_line_, shift_});
+  in_folder_->save();
 }
 
 /// Columns and their last values, which the summary shows, are those of the whole log.
@@ -589,6 +605,7 @@ void WandbLogger::add_live(WandbBatch& batch) {
   add("proc.memory.rssMB", static_cast<double>(process_memory("VmRSS")) / (1 << 20));
   if (stats_at_ > 0 && passed > 0) add("cpu", 100 * (cpu - cpu_seconds_) / passed);
   batch.stats_unix_seconds = stats_at_ = now;
+  keep_cursor();
   cpu_seconds_ = cpu;
 }
 
@@ -597,6 +614,7 @@ void WandbLogger::end(const RunEnd& end) {
   last.runtime_seconds =
       static_cast<int64_t>(wall_time_seconds() - run_.start_unix_seconds + runtime_before_);
   hand_over(last);
+  keep_cursor();
 }
 
 }  // namespace dalle2

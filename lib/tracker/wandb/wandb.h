@@ -111,6 +111,7 @@ class WandbLogger : public Logger {
   bool is_online() const { return api_->access().mode == WandbMode::kOnline; }
   int64_t connect_to_service(const LogCursors& cursors, int64_t written);
   int64_t open_folder(const LogCursors& cursors, int64_t written);
+  void keep_cursor();
   void read_earlier(int64_t line);
   void know_column(const std::string& name);
   void add(const JournalLine& line, WandbBatch& batch);
@@ -131,6 +132,7 @@ class WandbLogger : public Logger {
   int64_t first_line_ = 0;  // of a run that neither the service nor the cursors know
   std::string data_path_;
   std::unique_ptr<WandbTarget> target_;  // null: not connected
+  std::optional<LogCursors> in_folder_;  // the cursor of an offline run, beside its rows
   int64_t shift_ = 0;                    // from the numbers of lines to the service's steps
   int64_t next_line_ = 0;                // after the last that target_ got
   int64_t read_before_ = 0;              // lines of earlier starts, for columns_ and summary_
