@@ -48,6 +48,16 @@ def write_run(folder, saver):
                                                  "was_empty": True, "first_line": 0, "copies": {}, "process": {}}))
 
 
+def wait_in_outbox(folder, service):
+    """Makes a folder that of a run with a file that waits for the service."""
+    outbox = folder / "outbox"
+    outbox.mkdir(parents=True)
+    write_run(folder, service.saver())
+    (outbox / "00000001_l.pth").write_bytes(b"a checkpoint")
+    (outbox / "00000001.json").write_text(json.dumps({"to": service.place(), "target": "l.pth", "kind": "checkpoint",
+                                                      "file": "00000001_l.pth"}))
+
+
 class Table(Services):
     """Each service times each fault, each with one exit code and one text."""
 
@@ -102,17 +112,29 @@ class Table(Services):
         cases = [(kind, fault, 6, words.get((kind, fault), WORDS[fault])) for kind in KINDS for fault in WORDS if fault != "wrong"]
 
         def command(service, folder):
-            outbox = folder / "out/outbox"
-            outbox.mkdir(parents=True)
-            write_run(folder / "out", service.saver())
-            (outbox / "00000001_l.pth").write_bytes(b"a checkpoint")
-            (outbox / "00000001.json").write_text(json.dumps({"to": service.place(), "target": "l.pth", "kind": "checkpoint",
-                                                              "file": "00000001_l.pth"}))
+            wait_in_outbox(folder / "out", service)
             return "sync", "out"
 
         self.run_cases(cases, command, least=48)
         for path in self.dir.glob("*_*"):
             self.assertEqual((path / "out/outbox/00000001_l.pth").read_bytes(), b"a checkpoint", path.name)
+
+
+    def test_a_server_is_trusted_by_each_variable_that_names_its_certificate(self):
+        """By `sync`; with the certificate of another server nothing arrives."""
+        (self.dir / "other").mkdir()
+        make_certificate(self.dir / "other")
+        names = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+        for kind, name in [*(("url", name) for name in names), ("s3", "AWS_CA_BUNDLE"), ("s3", names[0])]:
+            folder = self.dir / f"{kind}_{name}"
+            with self.subTest(kind, name=name), FaultyService(kind, "certificate", folder, self.certificate) as service:
+                wait_in_outbox(folder / "out", service)
+                none = {other: "" for other in ("AWS_CA_BUNDLE", *names)}
+                for trusted, code in ((self.dir / "other/cert.pem", 6), (self.base / "cert.pem", 0)):
+                    env = {**self.env(), **QUICK, **service.env(), **none, name: str(trusted)}
+                    done = run("sync", "out", cwd=folder, env=env, check=code)
+                    self.assertEqual(f"{name}={trusted}" in done.stderr, code != 0)
+                self.assertEqual((folder / "served/l.pth").read_bytes(), b"a checkpoint")
 
 
 class Faults(Services):
