@@ -31,8 +31,7 @@ std::optional<HttpFailure> http_attempt(const HttpCall& call,
                                         HttpAnswer& answer);
 
 /// Where an upload in parts keeps what it has sent, so that a later call with the same file goes on from
-/// there: a JSON text of the upload's own. An empty text says that nothing is under way. Notes of S3 hold
-/// no secret and may lie on a disk. Notes of the hub hold signed addresses: they stay in memory.
+/// there: a JSON text of its own; empty: nothing is under way. Those of the hub are secret.
 struct UploadNotes {
   std::string text = {};
   std::function<void(const std::string& text)> store = nullptr;  ///< null: for this call alone
@@ -47,8 +46,7 @@ struct UploadNotes {
 std::string basic_authorization(const std::string& user, const std::string& password);
 
 /// What a service says, for a message: "***" for each of our secrets in it, on one line, about
-/// 200 bytes at most, without full stops at its end. A service may repeat the login that it refuses.
-/// @param secrets what it must not show; empty ones are passed over
+/// 200 bytes at most, without full stops at its end.
 std::string service_words(std::string text, const std::vector<std::string>& secrets);
 
 /// The answer's body as JSON. @throws NetworkError if it is none

@@ -211,11 +211,6 @@ void HttpAttempts::check() const {
   }
 }
 
-void HttpAttempts::forget() {
-  failures_ = 0;
-  trouble_seconds_ = 0;
-}
-
 void HttpAttempts::after(const HttpFailure& failure, const std::string& where) {
   trouble_seconds_ += failure.lost_seconds;
   ++failures_;

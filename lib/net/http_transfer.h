@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A file behind http:// or https:// as a stream of bytes that survives a bad network (HttpStream), and the
-// engine of all transfers: one attempt of a request (HttpTransfer), and what is done when it fails
-// (HttpAttempts). Its other user is http_call.h.
+// engine of all transfers: one attempt (HttpTransfer), and what is done when it fails (HttpAttempts).
 #pragma once
 
 #include <curl/curl.h>
@@ -29,7 +28,6 @@ struct HttpResponse {
   std::optional<int64_t> content_length, range_start, range_total;
   std::optional<double> retry_after;           ///< seconds, of Retry-After or RateLimit
   std::map<std::string, std::string> headers;  ///< names in small letters
-
   std::optional<int64_t> total() const { return status == 206 ? range_total : content_length; }
   /// The header of that name (small letters); empty if there is none.
   std::string header(const std::string& name) const;
@@ -57,8 +55,7 @@ struct HttpCall {
   std::string shown = {};                 ///< the url in messages; empty: public_url(url)
   std::vector<std::string> headers = {};  ///< "Name: value"; secrets among them stay on this host
   std::string range = {};                 ///< "bytes=7-"; empty: the whole
-  /// More headers, made for each attempt: signatures of S3 are good for minutes. No redirect is followed, as
-  /// they would not hold there, and AWS_CA_BUNDLE counts.
+  /// More headers, made for each attempt: those of S3. No redirect is followed, and AWS_CA_BUNDLE counts.
   std::function<std::vector<std::string>()> sign = nullptr;
   std::string body = {};
   std::optional<HttpFilePart> file = {};  ///< sent instead of `body`
@@ -75,8 +72,8 @@ struct HttpCall {
 /// @throws ConfigError if the variable is not a positive number
 double net_timeout_seconds();
 
-/// Attempts of a transfer, in a row without progress, where its options do not say another number: 8,
-/// or 1 after try_hosts_once(), as nobody who looks at a config wants to wait for a host.
+/// Attempts of a transfer, in a row without progress: 8, or 1 after try_hosts_once(), as nobody who looks
+/// at a config wants to wait for a host.
 int net_attempts();
 void try_hosts_once();
 
@@ -124,8 +121,7 @@ class UnreachableError : public NetworkError {
 
 /// Statuses that another attempt may change: 408, 425, 429 and 5xx.
 bool is_worth_retrying(long status);
-/// Whether the same call may succeed later, without anything else changed: the service is away, or takes
-/// no more requests for now. Not after a refusal.
+/// Whether the same call may succeed later, without anything else changed. Not after a refusal.
 bool may_pass(const NetworkError& error);
 /// What to do about a status, as a sentence without its full stop.
 const char* status_advice(long status);
@@ -149,7 +145,7 @@ class HttpAttempts {
   /// @throws StoppedError, NetworkError it is cancelled, UnreachableError the deadline has passed
   void check() const;
   /// There was progress: the count starts over.
-  void forget();
+  void forget() { trouble_seconds_ = failures_ = 0; }
   /// Waits until the next attempt may begin. @throws HttpStatusError, UnreachableError, NetworkError: the
   /// failure, if it was the last one
   /// @param where in the transfer: " at byte 7"
@@ -165,8 +161,7 @@ class HttpAttempts {
 };
 
 /// One attempt: a request, the redirects that it meets (10 at most), and the body of the answer.
-/// Certificates are always checked. Another scheme, host or port gets no login: of the headers only
-/// those that describe the content. A redirect from https to http is refused.
+/// Another scheme, host or port gets no login: of the headers only those that describe the content.
 class HttpTransfer {
  public:
   /// Takes a piece of the answer's body. @return what no later attempt mends; empty: nothing

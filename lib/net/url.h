@@ -71,11 +71,9 @@ std::string environment(const char* name);
 /// The first text that is not empty; empty if all are.
 std::string first_of(std::initializer_list<std::string> texts);
 
-/// The address of a service as its user gives it, without a slash at its end.
+/// The address of a service as its user gives it, without a slash at its end. @throws ConfigError
 /// @param source where `given` stands
 /// @param secret what is sent there and how it is given: "the token as HF_TOKEN"
-/// @throws ConfigError no http(s) address, one with a login or a query, plain http to another machine
-/// without leave
 std::string service_address(const std::string& given,
                             const std::string& source,
                             const std::string& usual,
@@ -87,8 +85,8 @@ std::string trimmed(const std::string& text);
 
 using IniFile = std::map<std::string, std::map<std::string, std::string>>;
 
-/// Empty if there is no such file. Indented lines belong to the key before them: "s3.endpoint_url". If a key
-/// occurs twice, the last value counts. Lines of # and ; are comments.
+/// Empty if there is no such file. Indented lines belong to the key before them: "s3.endpoint_url". The last
+/// value of a key counts. Lines of # and ; are comments.
 IniFile read_ini(const std::string& path);
 
 /// A secret.
@@ -96,8 +94,7 @@ struct NetrcLogin {
   std::string user, password;
 };
 
-/// The login that a netrc file has for `host`, else the one of its `default`; none if neither has a
-/// password. Words may be in quotes.
+/// The login that a netrc file has for `host`, else the one of its `default`, with a password.
 /// @param user if not empty: of this user
 std::optional<NetrcLogin> netrc_login(const std::string& text,
                                       const std::string& host,

@@ -31,12 +31,9 @@ struct WandbAccess {
   std::vector<std::string> tags = {};
 };
 
-/// Mode: WANDB_MODE (online, offline, dryrun, disabled), WANDB_DISABLED, `mode` of the settings; else
-/// online with a key and offline without one. Key: WANDB_API_KEY, else the password of the server in the
-/// file NETRC or ~/.netrc. Server: WANDB_BASE_URL, `base_url` of the settings, else
-/// https://api.wandb.ai. Folder: WANDB_DIR, else the working directory. Run: WANDB_RUN_ID, WANDB_NAME,
-/// WANDB_NOTES, WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_TAGS. Console: not with WANDB_CONSOLE=off. Settings: wandb/settings in the folder
-/// before those of WANDB_CONFIG_DIR, else of ~/.config/wandb.
+/// By the variables in docs/tracking.md. Key: WANDB_API_KEY, else the password of the server in the file
+/// NETRC or ~/.netrc. Settings: wandb/settings in the folder before those of WANDB_CONFIG_DIR, else of
+/// ~/.config/wandb.
 /// @throws ConfigError an unknown mode, online without a key, a malformed key, a url that is
 /// none, plain http to another machine
 WandbAccess find_wandb_access();

@@ -59,10 +59,6 @@ const StartPlan& Tracker::open(std::function<void()> while_lock_waits) {
   return plan_start(/*writes=*/true);
 }
 
-const StartPlan& Tracker::look() {
-  return plan_start(/*writes=*/false);
-}
-
 const StartPlan& Tracker::plan_start(bool writes) {
   if (plan_) return *plan_;
   if (dummy_) return plan_.emplace();
@@ -318,14 +314,13 @@ void Tracker::finish(const RunEnd& end) {
               folder_.path());
 }
 
-void Tracker::store(const std::string& path,
-                    const std::function<void(const std::string& path)>& write) {
+void Tracker::attempt(const std::string& what, const std::function<void()>& part) {
   if (dummy_) return;
   folder_.check_token();
   try {
-    write(path);
+    part();
   } catch (const Error& error) {
-    log_error(fmt::format("Error storing {}: {}", path, error.what()));
+    log_error(fmt::format("Error {}: {}", what, error.what()));
   }
 }
 
@@ -350,13 +345,9 @@ void Tracker::save(const SaveRequest& request) {
   file_->sync();  // the checkpoint counts its lines
   write(kCheckpointFile, request.write_checkpoint);
   folder_.note([](RunRecord& record) { record.has_saved = true; });
-  if (!request.amid_skips) {
-    try {
-      folder_.keep_snapshot(request.position, request.is_best);
-    } catch (const Error& error) {
-      log_error(fmt::format("Error keeping a snapshot: {}", error.what()));
-    }
-  }
+  if (!request.amid_skips)
+    attempt("keeping a snapshot",
+            [&] { folder_.keep_snapshot(request.position, request.is_best); });
   write(kModelFile, request.write_model);
   if (request.write_lora) write(kLoraFile, request.write_lora);
   log_info("track",

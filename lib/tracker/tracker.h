@@ -38,8 +38,7 @@ struct SaveRequest {
   /// Updates are being skipped: the weights may be at fault, and the file becomes no snapshot.
   bool amid_skips = false;
   SnapshotPosition position = {};
-  FormatFields placeholders =
-      {};  ///< the names the tracker was built with, with their values of now
+  FormatFields placeholders = {};  ///< the tracker's names with their values of now
   /// Write a file at the path given, whole or not at all.
   std::function<void(const std::string& path)> write_checkpoint = {};
   std::function<void(const std::string& path)> write_model = {};
@@ -71,9 +70,7 @@ class Tracker {
   /// Checks all that can be checked without writing (a dry run stops here).
   /// @param example_placeholders every name the templates may use, with a value of its kind
   /// @param dummy a rank other than 0: every call does nothing
-  /// @param read_facts tells which run saved a file, and when
-  /// @throws ConfigError no saver, a template with `..` or an unknown placeholder, a checkpoint of
-  /// /tracker/load that is not there
+  /// @throws ConfigError a template that cannot be one, a checkpoint of /tracker/load that is not there
   Tracker(const TrackerConfig& config,
           const FormatFields& example_placeholders,
           bool dummy,
@@ -83,12 +80,10 @@ class Tracker {
 
   // ---- the start, in this order
   /// Locks data_path, applies the rule, asks the services, and fetches what is to be loaded. Nothing
-  /// of an earlier run is changed. A second call returns the same.
-  /// @param while_lock_waits as LockTimes::while_waiting
-  /// @throws ConfigError, DataError, NetworkError: the start is refused
+  /// of an earlier run is changed. @throws ConfigError, DataError, NetworkError: the start is refused
   const StartPlan& open(std::function<void()> while_lock_waits = nullptr);
   /// The same for a dry run: locks, fetches and writes nothing.
-  const StartPlan& look();
+  const StartPlan& look() { return plan_start(/*writes=*/false); }
   /// Another folder that the run writes into. @param key of the config. Call it before open()
   void add_folder(const std::string& folder, const char* key) {
     outside_.emplace_back(folder, key);
@@ -130,15 +125,15 @@ class Tracker {
   /// A file of the run beside its checkpoints. One that cannot be written is an error in the log, and
   /// the run continues. @param write writes the file at the path given, whole or not at all
   /// @throws as check()
-  void store(const std::string& path, const std::function<void(const std::string& path)>& write);
+  void store(const std::string& path, const std::function<void(const std::string& path)>& write) {
+    attempt("storing " + path, [&] { write(path); });
+  }
   /// Stores `content` as data_path/name, and as save_meta_to/name with each saver that has one.
   void save_config(const std::string& name, const std::string& content);
   /// Writes data_path/checkpoint.pth, model.pth and, of a run with adapters, lora.safetensors,
   /// keeps the first as a snapshot, then lets each saver copy the one it wants. A snapshot or saver
   /// that fails is logged and the others still save. Does nothing if neither best nor latest. One
-  /// call at a time, but on any thread: the logging of others continues meanwhile.
-  /// @throws what the writers throw: without these files there is nothing to resume from; and as
-  /// check()
+  /// call at a time, but on any thread. @throws what the writers throw, and as check()
   void save(const SaveRequest& request);
   /// @throws ConfigError if another start has taken the run over. Looks once a second
   void check();
@@ -159,6 +154,7 @@ class Tracker {
   void add_loaded_file(bool writes);
   void open_log(std::optional<int64_t> lines);
   std::unique_lock<std::mutex> lock_log() const;
+  void attempt(const std::string& what, const std::function<void()>& part);
   void note_error(const std::string& message);
   void write_error(const std::string& message);
 

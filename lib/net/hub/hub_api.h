@@ -62,15 +62,13 @@ class HubRepository {
   /// "https://huggingface.co/owner/name", with "@revision" for a branch other than main.
   std::string name() const;
 
-  /// Asks who the token belongs to. @throws NetworkError there is none, it is refused, or may only
-  /// read
+  /// Asks who the token belongs to. @throws NetworkError there is none, it is refused, or may only read
   void check_token() const;
   /// Makes the repository and the branch, unless they are there. @throws NetworkError
   void create(bool is_private) const;
   /// Sends a file in a commit of its own; nothing is done if the branch has the same file already.
   /// What another has committed meanwhile is kept. @throws NetworkError, DataError
-  /// @param notes keep a large file's parts that are there for the next call with the same file, as long as
-  /// the addresses are good; they are secret, so in memory
+  /// @param notes of the parts of a large file that are there, with secret addresses: in memory
   void upload(const HubUpload& upload, UploadNotes& notes) const;
   /// What the branch holds at a path. @throws NetworkError
   std::optional<HubFile> find(const std::string& path) const;

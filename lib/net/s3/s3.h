@@ -49,10 +49,8 @@ S3Url parse_s3_url(const std::string& url);
 HttpGet s3_request(const std::string& url);
 
 /// The names (no folders) of the objects in the folder of a url: those whose key begins with it
-/// and has no more slash. ListObjectsV2, page by page.
+/// and has no more slash. @throws ConfigError, NetworkError, HttpStatusError
 /// @param url "s3://bucket/folder/" or with the beginning of the names, "s3://bucket/folder/img_"
-/// @return keys after the last slash of the url
-/// @throws ConfigError, NetworkError, HttpStatusError
 std::vector<std::string> s3_list(const std::string& url, const HttpOptions& options = {});
 
 struct S3Page {
@@ -81,9 +79,8 @@ std::vector<std::string> sign_request(const S3Request& request,
 struct S3UploadOptions {
   HttpOptions http = {};
   bool plain_http = false;  ///< to a store of another machine
-  /// Files above it are sent in parts, so that a cut costs a part and not all: of a file over a link that
-  /// breaks every 40 MiB, less than a fifth is sent twice. S3 takes 5 MiB and more. Of a file that would have
-  /// more than 1,000 parts they are larger.
+  /// Files above it are sent in parts, so that a cut costs a part and not all. S3 takes 5 MiB and more. Of a
+  /// file that would have more than 1,000 parts they are larger.
   int64_t part_bytes = int64_t{6} << 20;
 };
 

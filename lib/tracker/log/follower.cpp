@@ -235,20 +235,12 @@ void Follower::connect_now(Deadline deadline) {
   logger_->set_deadline(std::nullopt);
 }
 
-void Follower::start() {
-  thread_ = std::thread([this] { work(); });
-}
-
 void Follower::begin_end(const RunEnd& end) {
   {
     const std::lock_guard lock(mutex_);
     end_ = end;
   }
   wake_.notify_all();
-}
-
-int64_t Follower::waiting() const {
-  return logger_->is_cancelled() ? 0 : log_.file.written() - line_.load();
 }
 
 Follower::Clock::time_point Follower::next_time() const {

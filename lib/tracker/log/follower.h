@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Loggers show the records of a run, as the config asks for it. Followers read log.jsonl, which is always
-// kept, and hand its lines to a service or to files of another format. The run waits for none of them: what
-// is away gets its lines when it is back.
+// Loggers show the records of a run. Followers read log.jsonl, which is always kept, and hand its lines to a
+// service or to files of another format. The run waits for none: what is away gets its lines when it is back.
 #pragma once
 
 #include <atomic>
@@ -70,8 +69,8 @@ class LogCursors {
   bool changed_ = false;
 };
 
-/// A logger as the config has it. The tracker itself writes to the console; another logger follows log.jsonl.
-/// All is called on one thread, first the run's, then its follower's, but for cancel().
+/// A logger as the config has it. All is called on one thread, first the run's, then its follower's, but for
+/// cancel().
 class Logger {
  public:
   /// @param type its name in auto_resume.json, the reference's class name: "ConsoleLogger"
@@ -83,8 +82,7 @@ class Logger {
   virtual void check(Deadline /*deadline*/) {}
   /// Asks and writes nothing yet. @return whether it follows log.jsonl
   virtual bool begin(const RunFacts& facts) = 0;
-  /// What a later start needs to continue with this log, by the names in auto_resume.json. Texts that are
-  /// empty are not stored.
+  /// What a later start needs to continue with this log, by the names in auto_resume.json.
   virtual std::vector<std::pair<std::string, std::string*>> attributes() { return {}; }
   /// "entity/project/run_id" of a logger to Weights & Biases whose run has an id; else empty.
   virtual std::string wandb_run() const { return ""; }
@@ -95,12 +93,10 @@ class Logger {
   /// Its name among the cursors, known after connect().
   virtual std::string key() const { return ""; }
   virtual int64_t shift() const { return 0; }
-  /// Before the first line, and after each fault: finds out how far the other side is.
-  /// @param written lines that log.jsonl has
-  /// @return the line to continue with. @throws Error
+  /// Before the first line, and after each fault: finds out how far the other side is, of the lines
+  /// `written` to log.jsonl. @return the line to continue with. @throws Error
   virtual int64_t connect(const LogCursors& /*cursors*/, int64_t /*written*/) { return 0; }
-  /// Hands over lines, or does what is due by time if there are none: every 15 s. Returns when the other
-  /// side has them. @throws Error
+  /// Hands over lines; none: does what is due by time. Returns when the other side has them. @throws Error
   virtual void send(const std::vector<JournalLine>& /*lines*/) {}
   /// The last call. @throws Error
   virtual void end(const RunEnd& /*end*/) {}
@@ -138,9 +134,8 @@ class Loggers {
 
   void check(Deadline deadline) const;
 
-  /// Reads auto_resume.json, if it is there: the attributes in it take the place of the loggers' own, so
-  /// that a resumed run logs where the run before it did, as in the reference. A logger that the file does
-  /// not know starts over. It decides nothing else.
+  /// Reads auto_resume.json, if it is there: a resumed run logs where the run before it did, as in the
+  /// reference. A logger that the file does not know starts over.
   /// @throws ConfigError the file is of a logger that the run has not, or unreadable
   void read_auto_resume(const std::string& path) const;
   /// Writes it: of one logger as the reference does, of several a list.
@@ -181,17 +176,18 @@ class Follower {
   /// Ends without waiting for what has not been sent.
   ~Follower();
 
-  /// The first attempt, on the caller's thread. A service that is away is a warning.
-  /// @throws what connect() throws of a refusal, and of files of this machine
+  /// The first attempt, on the caller's thread. A service that is away is a warning. @throws as connect()
   void connect_now(Deadline deadline);
-  void start();
+  void start() {
+    thread_ = std::thread([this] { work(); });
+  }
   /// No more lines come: hands over what is left, and how the run ended. A fault stands until an answer.
   void begin_end(const RunEnd& end);
   /// After begin_end(): all is handed over, or it was never started.
   bool is_done() const { return done_.load() || !thread_.joinable(); }
   bool last_was_fault() const { return fault_.load(); }
   /// Lines that it has not handed over. None if another start has taken the run over.
-  int64_t waiting() const;
+  int64_t waiting() const { return logger_->is_cancelled() ? 0 : log_.file.written() - line_; }
   const Logger& logger() const { return *logger_; }
 
  private:

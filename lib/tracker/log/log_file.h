@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a run reports: named values in a fixed order, and the line that people read of them. log.jsonl, one
-// JSON object a record, has every value with every digit; the console has what a person looks at.
+// What a run reports: named values in a fixed order, in log.jsonl with every digit, and the line that people
+// read of them.
 #pragma once
 
 #include <atomic>
@@ -58,9 +58,8 @@ inline constexpr const char* kResumedFrom = "resumed_from_line";
 /// Whole lines of a file that may be absent. @param[out] torn whether a kill left the last one half-written
 int64_t count_lines(const std::string& path, bool& torn);
 
-/// Appends whole lines, and never takes one back. A line that a kill left half-written is ended when
-/// the file is opened: it is no record. Lines that the disk refuses wait in memory, the newest 1,000, and
-/// are written before the next ones.
+/// Appends whole lines, and never takes one back. A line that a kill left half-written is ended when the file
+/// is opened. Lines that the disk refuses wait in memory, the newest 1,000, and are written first.
 class LogFile {
  public:
   /// Goes on with the file, if there is one. @throws ConfigError if it cannot be written
@@ -142,9 +141,8 @@ struct LogSeries {
 /// The pictures of a list in a record; what is none is passed over.
 std::vector<StoredImage> logged_pictures(const Json& list);
 
-/// The file of a logged picture; none if it cannot be read, or would not lie below data_path, by `..` or by a
-/// link on the way, or is a link itself: a log may come from elsewhere, and what is behind its paths is
-/// shown and sent.
+/// The file of a logged picture; none if it cannot be read, or would not lie below data_path, by `..` or a
+/// link: a log may come from elsewhere, and what is behind its paths is shown and sent.
 std::optional<std::string> read_stored_picture(const std::string& data_path,
                                                const std::string& path);
 

@@ -463,7 +463,7 @@ void Copies::save_file(const Saver& saver,
                        const std::string& path,
                        const std::string& kind,
                        const std::string& target) {
-  if (saver.destination) return send(saver, {.path = path, .target = target, .kind = kind});
+  if (saver.destination) return uploads_->add({path, saver.destination->name(), target, kind});
   std::error_code error;
   if (fs::equivalent(path, target, error)) return;  // the file in data_path is the target
   if (!link_new_file(path, target)) {
@@ -476,11 +476,6 @@ void Copies::save_file(const Saver& saver,
     link_file_atomically(path, target);
   }
   log_info("track", "Saved {} to local path {}", kind, target);
-}
-
-void Copies::send(const Saver& saver, FileToSend file) {
-  file.to = saver.destination->name();
-  uploads_->add(file);
 }
 
 void Copies::save_config(const std::string& name, const std::string& content) {
@@ -501,8 +496,7 @@ void Copies::send_card(const Saver& saver) {
   const std::vector<std::string> fixed = fixed_targets(saver.targets);
   const std::string scratch = (fs::path(outbox()) / kCardFile).string();
   write_file_atomically(scratch, model_card(*hub, fixed.empty() ? "FILE" : fixed.front(), config_));
-  send(saver,
-       {.path = scratch, .target = "README.md", .kind = "model card", .only_if_absent = true});
+  uploads_->add({scratch, saver.destination->name(), "README.md", "model card", true});
   remove_file(scratch);  // the outbox has it
 }
 

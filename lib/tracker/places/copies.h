@@ -34,18 +34,15 @@ class Copies {
   /// @throws ConfigError a target that cannot be one
   Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunFolder& folder);
 
-  /// Finds out without writing whether the targets can be written and the services take the login. A
-  /// service that does not answer until the deadline is away: a warning.
-  /// @throws ConfigError naming the place, NetworkError
+  /// Whether the targets can be written and the services take the login. A service that does not answer until
+  /// the deadline is away: a warning. @throws ConfigError naming the place, NetworkError
   void check_access(Deadline deadline) const;
-  /// @throws ConfigError naming the files at fixed targets on this machine that are not this run's,
-  /// with what moves them away
+  /// @throws ConfigError naming the files at fixed targets on this machine that are not this run's
   void check_targets_are_free() const;
   /// Files at fixed targets that this run saved and that can be read.
   std::vector<std::string> intact() const;
   /// The run may write now, and its loggers have begun.
   /// @param wandb_run the run that the W&B logger logs to; empty: there is none
-  /// @param config JSON, with its defaults, without secrets
   /// @param log_error takes what fails on this machine from now on
   /// @param on_upload_error takes what could not be sent and waits, on any thread
   void open(const std::string& wandb_run,
@@ -81,7 +78,6 @@ class Copies {
                  const std::string& path,
                  const std::string& kind,
                  const std::string& target);
-  void send(const Saver& saver, FileToSend file);
   void send_card(const Saver& saver);
   std::string outbox() const { return folder_.in(kOutboxFolder); }
 

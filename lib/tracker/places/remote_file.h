@@ -20,8 +20,7 @@ struct ExpectedFile {
   std::string md5_base64 = {};             ///< empty: not known
 };
 
-/// Stores all bytes of `source` at `path`, and compares them with what is expected before the file
-/// is there.
+/// Stores all bytes of `source` at `path` if they are what is expected.
 /// @param name the address without its secrets, for messages and the log
 /// @throws DataError another size or hash; ResourceError (disk); what `source` throws
 void store_fetched(const ByteSource& source,
@@ -62,8 +61,7 @@ inline constexpr const char* kWandbLogin =
 class CheckpointSource {
  public:
   /// @param data_path what has to be fetched is stored there as loaded_checkpoint.pth
-  /// @param own_wandb_run the run that the W&B logger logs to, "entity/project/run_id"; empty as long as it
-  /// has no id
+  /// @param own_wandb_run the run of the W&B logger, "entity/project/run_id"; empty: it has no id yet
   /// @param fetches it needs a login too
   /// @throws ConfigError what is wrong as far as it can be told without the network
   CheckpointSource(const LoadConfig& config,
@@ -76,8 +74,7 @@ class CheckpointSource {
   /// Finds out whether it could be fetched, and fetches nothing. @throws NetworkError, ConfigError
   void check_access() const;
   /// Brings the file to path(), whole or not at all. Does nothing for a file of this machine.
-  /// @throws NetworkError, ConfigError, DataError (not what was asked for), ResourceError (disk),
-  /// StoppedError
+  /// @throws NetworkError, ConfigError, DataError, ResourceError, StoppedError
   void fetch() const;
 
   /// The place for people and for records: an absolute path, or an address without its secrets.

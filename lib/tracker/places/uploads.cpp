@@ -276,10 +276,6 @@ Uploads::Uploads(std::string folder,
   }
 }
 
-Uploads::~Uploads() {
-  end();
-}
-
 void Uploads::read_folder() {
   std::set<int64_t> unreadable;
   for (const std::string& name : names_ending(folder_, kNoteEnding)) {

@@ -35,8 +35,7 @@ class Destination {
  public:
   virtual ~Destination() = default;
 
-  /// The place, for people and for records: an address without secrets. Places that differ have names
-  /// that differ.
+  /// An address without secrets. Places that differ have names that differ.
   virtual std::string name() const = 0;
   /// Where a target is, for people.
   virtual std::string place_of(const std::string& target) const { return name() + "/" + target; }
@@ -69,10 +68,9 @@ struct OutboxEntry : FileToSend {
   bool is_begun() const { return busy || (!notes.empty() && !refused); }
 };
 
-/// The folder data_path/outbox, and who sends what waits there: each saver with a thread of its own, so that a
-/// slow service holds up nobody. The folder has for each file its original bytes (a hard link where that can
-/// be), a note that says where it goes, and what its upload has written down. An entry is there as a whole or
-/// not at all, whenever the process is killed.
+/// The folder data_path/outbox, and who sends what waits there: each saver with a thread of its own. The folder
+/// has for each file its bytes (a hard link where that can be), a note that says where it goes, and what its
+/// upload has written down: as a whole or not at all, whenever the process is killed.
 class Uploads {
  public:
   /// For the log, on any thread; it may not ask this object.
@@ -80,15 +78,13 @@ class Uploads {
   /// Bytes that the disk of a folder has left; none: not known.
   using FreeBytes = std::function<std::optional<uint64_t>(const std::string& folder)>;
 
-  /// Removes what is incomplete, and begins to send what an earlier process left there, the oldest first, to
-  /// the first of the destinations that takes it. A failed file is tried again after a growing pause, or with
-  /// the next one. @throws DataError, ResourceError
+  /// Removes what is incomplete, and begins to send what an earlier process left there, the oldest first. A
+  /// failed file is tried again after a growing pause, or with the next one. @throws DataError, ResourceError
   Uploads(std::string folder,
           const std::vector<std::shared_ptr<Destination>>& destinations,
           OnError on_error,
           FreeBytes free_bytes = free_disk_bytes);
-  /// As end().
-  ~Uploads();
+  ~Uploads() { end(); }
 
   /// Puts a file into the outbox; it may be replaced afterwards. Older ones for the same target go, unless
   /// they are begun. If the disk would be full soon, the oldest others go too: each is an error.
@@ -148,8 +144,8 @@ class Uploads {
   std::atomic<bool> cancelled_ = false;
 };
 
-/// Waits for what is still to be sent, files and rows: `most_seconds` at most while something moves; after a
-/// stop signal, or while `is_stuck`, 10 s (Slurm kills 30 s after it asks for a stop).
+/// Waits for what is still to be sent: `most_seconds` at most; after a stop signal, or while `is_stuck`, 10 s
+/// (Slurm kills 30 s after it asks for a stop).
 void wait_until_sent(const std::function<bool()>& is_sent,
                      const std::function<bool()>& is_stuck,
                      double most_seconds);

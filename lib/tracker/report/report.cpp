@@ -14,7 +14,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <type_traits>
 
 #include "base/error.h"
 #include "base/public_url.h"
@@ -44,34 +43,30 @@ constexpr std::string_view kLeftOut = "Left out of the data", kDropped = "Droppe
 const std::set<std::string> kPositions = {"Epoch", "Sample", "Step", "Samples Seen"};
 
 /// What the logs of priors and VAEs call otherwise than a decoder's, as the references do.
-const std::map<std::string, std::string> kNamesOfOthers = {
-    {"tracking/epoch", "Epoch"},
-    {"tracking/samples-seen", "Samples Seen"},
-    {"tracking/samples-sec", "Samples per second"},
-    {"tracking/learning-rate", "Learning Rate"},
-    {"tracking/grad-norm", "Grad Norm"},
-    {"tracking/ema-decay", "EMA Decay"},
-    {"tracking/losses-not-finite", "Losses Not Finite"},
-    {"tracking/skipped-updates", "Skipped Updates"},
-    {"tracking/loss-scale", "Loss Scale"},
-    {"loss", "Autoencoder Training Loss"},
-    {"discr_loss", "Discriminator Training Loss"},
-    {"validation_reconstruction_loss", "Live Validation Loss"},
-    {"ema_validation_reconstruction_loss", "Averaged Validation Loss"},
-    {"samples_seen", "Samples Seen"},
-    {"samples_per_second", "Samples per second"},
-    {"learning_rate", "Autoencoder Learning Rate"},
-    {"discr_learning_rate", "Discriminator Learning Rate"},
-    {"grad_norm", "Autoencoder Grad Norm"},
-    {"discr_grad_norm", "Discriminator Grad Norm"},
-    {"ema_decay", "Autoencoder EMA Decay"},
-    {"discr_ema_decay", "Discriminator EMA Decay"},
-    {"losses_not_finite", "Autoencoder Losses Not Finite"},
-    {"discr_losses_not_finite", "Discriminator Losses Not Finite"},
-    {"skipped_updates", "Autoencoder Skipped Updates"},
-    {"discr_skipped_updates", "Discriminator Skipped Updates"},
-    {"loss_scale", "Autoencoder Loss Scale"},
-    {"discr_loss_scale", "Discriminator Loss Scale"}};
+std::map<std::string, std::string> names_of_others() {
+  std::map<std::string, std::string> names = {
+      {"tracking/epoch", "Epoch"},
+      {"tracking/samples-seen", "Samples Seen"},
+      {"tracking/samples-sec", "Samples per second"},
+      {"loss", "Autoencoder Training Loss"},
+      {"discr_loss", "Discriminator Training Loss"},
+      {"validation_reconstruction_loss", "Live Validation Loss"},
+      {"ema_validation_reconstruction_loss", "Averaged Validation Loss"},
+      {"samples_seen", "Samples Seen"},
+      {"samples_per_second", "Samples per second"}};
+  for (const std::string name : {"Learning Rate",
+                                 "Grad Norm",
+                                 "EMA Decay",
+                                 "Losses Not Finite",
+                                 "Skipped Updates",
+                                 "Loss Scale"}) {
+    const std::string key = replaced(lower_case(name), " ", "_");
+    names["tracking/" + replaced(key, "_", "-")] = name;
+    names[key] = "Autoencoder " + name;
+    names["discr_" + key] = "Discriminator " + name;
+  }
+  return names;
+}
 
 /// What a VAE has several values of a group for.
 constexpr const char* kParts[] = {"Autoencoder", "Discriminator", "Live", "Averaged"};
@@ -93,10 +88,10 @@ std::optional<std::pair<std::string, std::string>> loss_of_prior(const std::stri
 
 /// Gives the values in the logs of priors and VAEs the names of a decoder's.
 void use_common_names(RunLog& log) {
-  for (LogSeries& series : log.series) {
-    const auto known = kNamesOfOthers.find(series.name);
-    if (known != kNamesOfOthers.end()) series.name = known->second;
-  }
+  const std::map<std::string, std::string> names = names_of_others();
+  for (LogSeries& series : log.series)
+    if (const auto known = names.find(series.name); known != names.end())
+      series.name = known->second;
 }
 
 /// The chart that a series belongs to and its name there: "Unet 0 Training Loss" -> {"Training Loss",
@@ -182,14 +177,10 @@ Curve extremes(const Curve& curve) {
 }
 
 template <class T>
-std::string list_of(const Curve& curve, T Point::*member) {
+std::string list_of(const Curve& curve, T Point::*member, fmt::string_view form) {
   std::vector<T> values;
   for (const Point& point : curve) values.push_back(point.*member);
-  if constexpr (std::is_integral_v<T>) {
-    return fmt::format("[{}]", fmt::join(values, ","));
-  } else {
-    return fmt::format("[{:.6g}]", fmt::join(values, ","));
-  }
+  return fmt::format(fmt::runtime(form), fmt::join(values, ","));
 }
 
 /// A text of JSON within a page: nothing in it ends the script that holds it.
@@ -208,14 +199,16 @@ bool is_logarithmic(const std::vector<Curve>& curves) {
   return low > 0 && high / low > kLogScaleFrom;
 }
 
+constexpr const char* kReals = "[{:.6g}]";
+
 /// What a series of the chart is to the script.
 std::string data_of(const LogSeries& series, const Curve& curve, bool has_means) {
   return fmt::format("{{\"name\":{},\"last\":{},\"steps\":{},\"values\":{}{}}}",
                      json_text(series.name),
                      json_text(number_text(series.values.back())),
-                     list_of(curve, &Point::step),
-                     list_of(curve, &Point::value),
-                     has_means ? ",\"means\":" + list_of(curve, &Point::mean) : "");
+                     list_of(curve, &Point::step, "[{}]"),
+                     list_of(curve, &Point::value, kReals),
+                     has_means ? ",\"means\":" + list_of(curve, &Point::mean, kReals) : "");
 }
 
 namespace fs = std::filesystem;
@@ -532,22 +525,12 @@ std::string make_report(const std::string& data_path, const ReportOptions& optio
   const std::string charts = draw_charts(runs);
   const std::string pictures = picture_tables(log, data_path, options.most_picture_steps);
   return fmt::format(
-      "<!DOCTYPE html>\n"
-      "<html lang=\"en\">\n"
-      "<head>\n"
-      "<meta charset=\"utf-8\">\n"
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"generator\" content=\"dalle2-train\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<link rel=\"icon\" href=\"data:,\">\n"
-      "<title>{}</title>\n"
-      "<style>{}</style>\n"
-      "</head>\n"
-      "<body>\n"
+      "<link rel=\"icon\" href=\"data:,\">\n<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n"
       "{}{}{}{}{}{}<footer>Made by dalle2-train {} on {}.</footer>\n"
-      "<dialog><img alt=\"\"></dialog>\n"
-      "<script>{}</script>\n"
-      "</body>\n"
-      "</html>\n",
+      "<dialog><img alt=\"\"></dialog>\n<script>{}</script>\n</body>\n</html>\n",
       html_escape(data_path),
       kReportStyle,
       draw_head(data_path, log, log_path),

@@ -98,8 +98,7 @@ class RunFolder {
   /// Locks the folder for as long as this object lives. @throws as RunLock
   void lock(const LockTimes& times);
   /// Looks at the folder, and applies the rule. Writes nothing.
-  /// @throws ConfigError, DataError for an action that ends the start, but for kRefuseDamaged: more
-  /// may lie elsewhere
+  /// @throws ConfigError, DataError for an action that ends the start, but for kRefuseDamaged
   StartAction decide(const StartOptions& options);
   /// The files that a resume tries, in this order: checkpoint.pth, snapshots from the newest on, best.pth.
   std::vector<std::string> checkpoints() const;
@@ -115,17 +114,15 @@ class RunFolder {
   /// Makes the run this process's: writes run.json with a new token. @return whether the folder is a
   /// copy of another, which then gets an id of its own
   bool take(StartAction action, const std::string& began_from);
-  /// To be called before a file or a line is written. @throws ConfigError if another start has taken
-  /// the run over
+  /// Before a file or a line is written. @throws ConfigError if another start has taken the run over
   void check_token() const;
 
   /// `file` becomes checkpoint.pth.
   void go_back_to(const std::string& file);
   /// Moves snapshots and averages from after `position` to abandoned/.
   void abandon_newer(const SnapshotPosition& position);
-  /// Keeps the checkpoint, which was verified when it was written, as the snapshot of `position`, as the
-  /// best one too if it is, and removes what the rules do not keep. Does nothing without rules.
-  /// @throws ResourceError, DataError: the checkpoint is untouched
+  /// Keeps the checkpoint as the snapshot of `position`, as the best one too if it is, and removes what the
+  /// rules do not keep. Does nothing without rules. @throws ResourceError, DataError
   void keep_snapshot(const SnapshotPosition& position, bool is_best);
 
   /// Changes run.json, if anything in it is new.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What lies in the folder of a run: the names, the record that says whose it is, the lock, the snapshots.
-// run.json makes a folder that of a run: whoever writes its token owns the run. And one process at a time
-// works in it: it holds flock(2) on run.lock, which ends with the process however that ends; the file itself
-// stays, and says who held it last.
+// Whoever writes the token of its run.json owns the run. One process at a time works in it: it holds flock(2)
+// on run.lock, which ends with the process; the file stays, and says who held it last.
 #pragma once
 
 #include <chrono>
@@ -72,9 +71,8 @@ struct RunRecord {
   std::string wandb;       ///< entity/project/run_id, a line a logger; empty: none
   std::string finished;    ///< what the run was when it finished; empty: it has not
   bool has_saved = false;
-  bool was_empty = true;  ///< nothing was in the folder when the run began
-  int64_t first_line =
-      0;  ///< of log.jsonl that is its own: a copy of a folder has the original's before
+  bool was_empty = true;   ///< nothing was in the folder when the run began
+  int64_t first_line = 0;  ///< of log.jsonl that is its own: a copied folder has others before
   /// SHA-256 of the copies of its config that the run has written elsewhere, by absolute path.
   std::map<std::string, std::string> copies = {};
   /// What loggers say of the last start beside its config (RunFacts::process).
@@ -106,8 +104,7 @@ struct LockTimes {
 /// Holds the lock of a folder as long as it lives.
 class RunLock {
  public:
-  /// Makes the folder if it is not there. A file system without flock() gives one warning: then the
-  /// token in run.json alone tells the runs apart.
+  /// Makes the folder if it is not there. A file system without flock() gives one warning.
   /// @throws ConfigError the folder or the file cannot be made, or the lock is held on this machine;
   /// NetworkError it is held elsewhere; what LockTimes::while_waiting throws
   explicit RunLock(const std::string& folder, const LockTimes& times = {});
@@ -154,14 +151,13 @@ using ReadFacts = std::function<std::optional<SavedFacts>(const std::string& pat
 std::string averages_name(int64_t step);
 
 struct SnapshotRules {
-  int64_t keep_last = 1;                   ///< besides the newest
-  std::optional<int64_t> keep_every = {};  ///< samples seen; the first snapshot at or after each
-                                           ///< multiple stays for good
+  int64_t keep_last = 1;  ///< besides the newest
+  /// Samples seen; the first snapshot at or after each multiple stays for good.
+  std::optional<int64_t> keep_every = {};
   bool enabled() const { return keep_last > 0 || keep_every.has_value(); }
 };
 
-/// Of the positions, which may be in any order, those whose files go. The newest stays always, and
-/// so does `current`, which may stand before others in a run that went back.
+/// Of the positions, in any order, those whose files go. The newest stays, and so does `current`.
 std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> all,
                                                   const SnapshotPosition& current,
                                                   const SnapshotRules& rules);

@@ -6,10 +6,8 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -209,18 +207,8 @@ class WandbStream : public WandbTarget {
   std::vector<std::string> columns_;
 };
 
-constexpr int kAttempts =
-    3;  ///< of each request: one that is lost does not begin the whole send again
+constexpr int kAttempts = 3;  ///< of a request: one that is lost does not begin the send again
 constexpr double kStatsSeconds = 15;  ///< a sign of life too: without one a run counts as crashed
-
-/// Of /proc/meminfo, in bytes.
-double memory_of_machine(const std::string& name) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(name)) return 1024 * std::atof(line.c_str() + line.find(':') + 1);
-  }
-  return 0;
-}
 
 /// The content of wandb-metadata.json.
 std::string machine_text() {
@@ -231,7 +219,7 @@ std::string machine_text() {
       {"program", "dalle2-train " + program_version()},
       {"host", host_name()},
       {"cpu_count", std::max(std::thread::hardware_concurrency(), 1U)},
-      {"memory", {{"total", fmt::format("{:.0f}", memory_of_machine("MemTotal"))}}}};
+      {"memory", {{"total", std::to_string(machine_memory())}}}};
   return text.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -599,10 +587,10 @@ void WandbLogger::add_live(WandbBatch& batch) {
   const auto add = [&](const char* name, double value) {
     batch.stats.emplace_back(name, Json(value).dump());
   };
-  const double total = memory_of_machine("MemTotal"), free = memory_of_machine("MemAvailable");
+  const auto resident = static_cast<double>(process_memory("VmRSS"));
   const double cpu = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
-  if (total > 0) add("memory_percent", 100 * (1 - free / total));
-  add("proc.memory.rssMB", static_cast<double>(process_memory("VmRSS")) / (1 << 20));
+  add("proc.memory.rssMB", resident / (1 << 20));
+  add("proc.memory.percent", 100 * resident / static_cast<double>(machine_memory()));
   if (stats_at_ > 0 && passed > 0) add("cpu", 100 * (cpu - cpu_seconds_) / passed);
   batch.stats_unix_seconds = stats_at_ = now;
   keep_cursor();

@@ -72,8 +72,7 @@ class ConsoleLines {
   size_t bytes_ = 0;
 };
 
-/// A run of Weights & Biases: which it is, whether it may log there, and what of log.jsonl it gets. What
-/// the environment says is in net/wandb_api.h.
+/// A run of Weights & Biases: which it is, whether it may log there, and what of log.jsonl it gets.
 class WandbLogger : public Logger {
  public:
   static constexpr double kSendSeconds = 5;
@@ -94,8 +93,7 @@ class WandbLogger : public Logger {
   std::string name() const override { return "Weights & Biases"; }
   std::string key() const override;
   int64_t shift() const override { return shift_; }
-  /// Asks the service how far the run is, or makes a folder.
-  /// @throws ConfigError there can be no folder; NetworkError
+  /// Asks the service how far the run is, or makes a folder. @throws ConfigError, NetworkError
   int64_t connect(const LogCursors& cursors, int64_t written) override;
   void send(const std::vector<JournalLine>& lines) override;
   void end(const RunEnd& end) override;
