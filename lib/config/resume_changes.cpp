@@ -227,8 +227,6 @@ class Comparison {
     if (saved == current) return true;
     // The file of a CLIP that was not looked for.
     if (pointer.ends_with("/clip/sha256") && (saved.is_null() || current.is_null())) return true;
-    // Of a prior that an earlier version converted: null was 256.
-    if (pointer == "/prior/net/max_text_len" && saved.is_null() && current == 256) return true;
     if (saved.is_array() == current.is_array()) return false;
     const Json& list = saved.is_array() ? saved : current;
     const Json& value = saved.is_array() ? current : saved;
