@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "command_options.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cstdio>

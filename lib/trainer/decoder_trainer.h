@@ -5,7 +5,6 @@
 
 #include <ATen/core/Generator.h>
 
-#include <memory>
 #include <optional>
 
 #include "config/decoder/decoder_run_config.h"

@@ -5,8 +5,6 @@
 
 #include <ATen/core/Generator.h>
 
-#include <optional>
-
 #include "config/prior/prior_run_config.h"
 #include "diffusion/prior/prior.h"
 #include "trainer/trainer.h"

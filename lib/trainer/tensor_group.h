@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <vector>

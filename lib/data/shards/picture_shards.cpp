@@ -21,8 +21,6 @@
 namespace dalle2 {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kScheme = "folder:";
 constexpr int64_t kLeastShards = 30, kMostShards = 100;  // unless a shard would be too large
 constexpr int64_t kUsualInShard = 20, kMostInShard = 1000;

@@ -3,7 +3,6 @@
 // `wandb sync` uploads.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <c10/core/Device.h>
-#include <fmt/format.h>
 
 #include <cstdint>
 #include <exception>

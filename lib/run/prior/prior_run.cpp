@@ -16,7 +16,6 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/timer.h"
-#include "checkpoint/clip/clip_file.h"
 #include "data/embeddings/embedding_table.h"
 #include "data/embeddings/embeddings.h"
 #include "data/embeddings/prior_dataset.h"
