@@ -61,6 +61,23 @@ std::string wrapped_line(std::string_view line, int columns) {
   return out + rest;
 }
 
+std::mutex log_mutex;
+LogSink custom_sink;
+std::map<int, LogListener> listeners;
+int next_listener = 0;
+std::string live_text;
+LogLevel least_level = LogLevel::kInfo;
+bool facts_to_stderr = false;
+
+void print(std::FILE* stream, const std::string& line) {
+  std::fwrite(line.data(), 1, line.size(), stream);
+  std::fflush(stream);
+}
+
+void clear_live_line() {
+  if (!live_text.empty()) print(stdout, "\r\x1b[K");
+}
+
 }  // namespace
 
 int terminal_columns(int descriptor) {
@@ -92,27 +109,6 @@ std::string wrapped(const std::string& text, int columns) {
 std::string clipped(const std::string& line, int columns) {
   return line.substr(0, bytes_of(line, std::max(columns, 0)));
 }
-
-namespace {
-
-std::mutex log_mutex;
-LogSink custom_sink;
-std::map<int, LogListener> listeners;
-int next_listener = 0;
-std::string live_text;
-LogLevel least_level = LogLevel::kInfo;
-bool facts_to_stderr = false;
-
-void print(std::FILE* stream, const std::string& line) {
-  std::fwrite(line.data(), 1, line.size(), stream);
-  std::fflush(stream);
-}
-
-void clear_live_line() {
-  if (!live_text.empty()) print(stdout, "\r\x1b[K");
-}
-
-}  // namespace
 
 bool log_is_terminal() {
   return is_live_terminal(STDOUT_FILENO);

@@ -27,34 +27,6 @@ bool is_state_dict(const Value& value) {
          });
 }
 
-}  // namespace
-
-std::string prefix_of_part(const Cursor& checkpoint, const std::string& part) {
-  bool is_vae = false;
-  if (const auto model = checkpoint.find("model"); model && model->value().is_dict()) {
-    const auto& items = model->value().as_dict().items;
-    is_vae = !items.empty() && items.front().first.is_string() &&
-             items.front().first.as_string().starts_with("enc_dec.");
-  }
-  if (!is_vae) return "unets." + part + ".";
-  return part == "0" ? "" : "discr.";
-}
-
-Dict with_entries(const StateDict& model,
-                  const Cursor& checkpoint,
-                  const std::vector<const char*>& keys) {
-  Dict result;
-  result.set("model", to_dict(model));
-  std::vector<const char*> kept = keys;
-  kept.insert(kept.end(), std::begin(kCompanionKeys), std::end(kCompanionKeys));
-  for (const char* key : kept) {
-    if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
-  }
-  return result;
-}
-
-namespace {
-
 /// "0.ema_model.init_conv.bias" -> ("unets.0.init_conv.bias"); empty for other names.
 std::string name_in_model(const Cursor& checkpoint, const std::string& ema_name) {
   const size_t dot = ema_name.find('.');
@@ -169,6 +141,30 @@ size_t write_as_safetensors(const std::string& path, const Value& root) {
 }
 
 }  // namespace
+
+std::string prefix_of_part(const Cursor& checkpoint, const std::string& part) {
+  bool is_vae = false;
+  if (const auto model = checkpoint.find("model"); model && model->value().is_dict()) {
+    const auto& items = model->value().as_dict().items;
+    is_vae = !items.empty() && items.front().first.is_string() &&
+             items.front().first.as_string().starts_with("enc_dec.");
+  }
+  if (!is_vae) return "unets." + part + ".";
+  return part == "0" ? "" : "discr.";
+}
+
+Dict with_entries(const StateDict& model,
+                  const Cursor& checkpoint,
+                  const std::vector<const char*>& keys) {
+  Dict result;
+  result.set("model", to_dict(model));
+  std::vector<const char*> kept = keys;
+  kept.insert(kept.end(), std::begin(kCompanionKeys), std::end(kCompanionKeys));
+  for (const char* key : kept) {
+    if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
+  }
+  return result;
+}
 
 bool is_safetensors_name(const std::string& out) {
   const bool to_safetensors = out.ends_with(".safetensors");

@@ -100,68 +100,6 @@ std::string layout_of_file(const Cursor& root) {
   }
 }
 
-}  // namespace
-
-Inspection inspect_file(const std::string& path) {
-  Inspection inspection;
-  inspection.path = path;
-  const Value root = read_checkpoint(path);
-  add_entries("", root, inspection);
-  inspection.layout = layout_of_file(Cursor(root, path));
-  return inspection;
-}
-
-std::string inspection_text(const Inspection& inspection) {
-  size_t name_width = 4, type_width = 4;
-  for (const InspectEntry& entry : inspection.entries) {
-    name_width = std::max(name_width, std::min(one_line(entry.name).size(), kMaxNameWidth));
-    type_width = std::max(type_width, std::min(type_of(entry.value).size(), kMaxNameWidth));
-  }
-  std::string text;
-  for (const InspectEntry& entry : inspection.entries) {
-    const std::string what = entry.value.is_tensor() ? shape_text(entry.value.as_tensor().sizes())
-                                                     : in_table(describe(entry.value));
-    text += fmt::format("{:<{}}  {:<{}}  {}\n",
-                        one_line(entry.name),
-                        name_width,
-                        one_line(type_of(entry.value)),
-                        type_width,
-                        what);
-  }
-  if (!inspection.layout.empty()) text += inspection.layout + "\n";
-  text += fmt::format("{}: {} entries, {} tensors of {} elements, {}\n",
-                      one_line(inspection.path),
-                      with_commas(static_cast<int64_t>(inspection.entries.size())),
-                      with_commas(static_cast<int64_t>(inspection.tensor_count)),
-                      with_commas(inspection.element_count),
-                      human_bytes(inspection.tensor_bytes));
-  return text;
-}
-
-std::string inspection_json(const Inspection& inspection) {
-  Json entries = Json::array();
-  for (const InspectEntry& entry : inspection.entries) {
-    Json json = {{"name", entry.name}};
-    if (entry.value.is_tensor()) {
-      json["dtype"] = type_of(entry.value);
-      json["shape"] = entry.value.as_tensor().sizes().vec();
-    } else {
-      json["type"] = type_of(entry.value);
-      json["value"] = Json::parse(json_of_value(entry.value));
-    }
-    entries.push_back(std::move(json));
-  }
-  const Json json = {{"file", inspection.path},
-                     {"layout", inspection.layout},
-                     {"tensors", inspection.tensor_count},
-                     {"elements", inspection.element_count},
-                     {"bytes", inspection.tensor_bytes},
-                     {"entries", std::move(entries)}};
-  return escaped_json(json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
-}
-
-namespace {
-
 namespace fs = std::filesystem;
 
 constexpr std::array kStateNames = {"intact", "damaged", "unfinished"};
@@ -271,6 +209,64 @@ std::string file_text(const CheckedFile& file) {
 }
 
 }  // namespace
+
+Inspection inspect_file(const std::string& path) {
+  Inspection inspection;
+  inspection.path = path;
+  const Value root = read_checkpoint(path);
+  add_entries("", root, inspection);
+  inspection.layout = layout_of_file(Cursor(root, path));
+  return inspection;
+}
+
+std::string inspection_text(const Inspection& inspection) {
+  size_t name_width = 4, type_width = 4;
+  for (const InspectEntry& entry : inspection.entries) {
+    name_width = std::max(name_width, std::min(one_line(entry.name).size(), kMaxNameWidth));
+    type_width = std::max(type_width, std::min(type_of(entry.value).size(), kMaxNameWidth));
+  }
+  std::string text;
+  for (const InspectEntry& entry : inspection.entries) {
+    const std::string what = entry.value.is_tensor() ? shape_text(entry.value.as_tensor().sizes())
+                                                     : in_table(describe(entry.value));
+    text += fmt::format("{:<{}}  {:<{}}  {}\n",
+                        one_line(entry.name),
+                        name_width,
+                        one_line(type_of(entry.value)),
+                        type_width,
+                        what);
+  }
+  if (!inspection.layout.empty()) text += inspection.layout + "\n";
+  text += fmt::format("{}: {} entries, {} tensors of {} elements, {}\n",
+                      one_line(inspection.path),
+                      with_commas(static_cast<int64_t>(inspection.entries.size())),
+                      with_commas(static_cast<int64_t>(inspection.tensor_count)),
+                      with_commas(inspection.element_count),
+                      human_bytes(inspection.tensor_bytes));
+  return text;
+}
+
+std::string inspection_json(const Inspection& inspection) {
+  Json entries = Json::array();
+  for (const InspectEntry& entry : inspection.entries) {
+    Json json = {{"name", entry.name}};
+    if (entry.value.is_tensor()) {
+      json["dtype"] = type_of(entry.value);
+      json["shape"] = entry.value.as_tensor().sizes().vec();
+    } else {
+      json["type"] = type_of(entry.value);
+      json["value"] = Json::parse(json_of_value(entry.value));
+    }
+    entries.push_back(std::move(json));
+  }
+  const Json json = {{"file", inspection.path},
+                     {"layout", inspection.layout},
+                     {"tensors", inspection.tensor_count},
+                     {"elements", inspection.element_count},
+                     {"bytes", inspection.tensor_bytes},
+                     {"entries", std::move(entries)}};
+  return escaped_json(json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
+}
 
 CheckedFile check_file(const std::string& path) {
   CheckedFile file;

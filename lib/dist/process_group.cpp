@@ -63,22 +63,6 @@ int64_t hash_of(const std::string& text) {
   return static_cast<int64_t>(std::hash<std::string>{}(text)&0x7fffffff);
 }
 
-}  // namespace
-
-void PendingCollective::wait() {
-  if (!work_) return;
-  const std::shared_ptr<BackendWork> work = std::move(work_);
-  try {
-    work->wait();
-  } catch (const std::exception& error) {
-    throw PeerError("{}{}", watch_->explain(error.what(), number_, what_), kAdvice);
-  }
-  // On a GPU the work is only enqueued: the watch sees itself when it is done.
-  if (work->status().state == WorkState::kDone) watch_->end(number_);
-}
-
-namespace {
-
 /// Launches a collective under watch: NCCL's first one waits for the other ranks there.
 /// @param limit see RankWatch::begin()
 template <class Launch>
@@ -102,6 +86,18 @@ PendingCollective watched(RankWatch& watch,
 }
 
 }  // namespace
+
+void PendingCollective::wait() {
+  if (!work_) return;
+  const std::shared_ptr<BackendWork> work = std::move(work_);
+  try {
+    work->wait();
+  } catch (const std::exception& error) {
+    throw PeerError("{}{}", watch_->explain(error.what(), number_, what_), kAdvice);
+  }
+  // On a GPU the work is only enqueued: the watch sees itself when it is done.
+  if (work->status().state == WorkState::kDone) watch_->end(number_);
+}
 
 ProcessGroup::ProcessGroup() = default;
 

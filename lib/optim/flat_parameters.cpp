@@ -41,6 +41,29 @@ int64_t place(const std::vector<FlatEntry*>& entries, int64_t cursor) {
   return cursor;
 }
 
+/// From a copy in half precision to its weight.
+class FromHalf : public torch::autograd::Node {
+ public:
+  FromHalf(FlatGradients* gradients, size_t number) : gradients_(gradients), number_(number) {}
+  std::string name() const override { return "dalle2::FromHalf"; }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    const at::Tensor& grad = grads[0];
+    if (!grad.defined()) return {at::Tensor()};
+    if (at::GradMode::is_enabled()) return {grad.to(at::kFloat)};  // it will be derived again
+    at::Tensor place = gradients_ == nullptr ? at::Tensor() : gradients_->place_of(number_);
+    if (!place.defined()) return {grad.to(at::kFloat)};
+    copy_from_half_(place, grad);
+    torch::autograd::variable_list found;
+    found.push_back(std::move(place));  // the only reference, so that nobody copies it
+    return found;
+  }
+
+ private:
+  FlatGradients* gradients_;
+  size_t number_;
+};
+
 }  // namespace
 
 at::Tensor FlatEntry::of(const at::Tensor& flat) const {
@@ -288,33 +311,6 @@ at::Tensor grad_norm(const at::Tensor& flat) {
 at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {
   return norm.add(1e-6).div_(max_norm).clamp_min_(1.0);
 }
-
-namespace {
-
-/// From a copy in half precision to its weight.
-class FromHalf : public torch::autograd::Node {
- public:
-  FromHalf(FlatGradients* gradients, size_t number) : gradients_(gradients), number_(number) {}
-  std::string name() const override { return "dalle2::FromHalf"; }
-
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
-    const at::Tensor& grad = grads[0];
-    if (!grad.defined()) return {at::Tensor()};
-    if (at::GradMode::is_enabled()) return {grad.to(at::kFloat)};  // it will be derived again
-    at::Tensor place = gradients_ == nullptr ? at::Tensor() : gradients_->place_of(number_);
-    if (!place.defined()) return {grad.to(at::kFloat)};
-    copy_from_half_(place, grad);
-    torch::autograd::variable_list found;
-    found.push_back(std::move(place));  // the only reference, so that nobody copies it
-    return found;
-  }
-
- private:
-  FlatGradients* gradients_;
-  size_t number_;
-};
-
-}  // namespace
 
 HalfWeights::HalfWeights(const FlatParameters& parameters, at::ScalarType dtype)
     : values_(parameters.values().narrow(0, 0, parameters.parameter_span())),

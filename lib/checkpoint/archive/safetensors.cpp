@@ -160,27 +160,6 @@ void check_coverage(const std::string& path,
   }
 }
 
-}  // namespace
-
-SafetensorsFile read_safetensors(const std::string& path) {
-  const auto file = std::make_shared<MappedFile>(path);
-  const uint64_t length = header_length(*file);
-  Header header = parse_header(*file, length);
-  const uint64_t data_begin = kLengthBytes + length;
-  check_coverage(path, header.entries, file->size() - data_begin);
-
-  SafetensorsFile result;
-  result.metadata = std::move(header.metadata);
-  result.tensors.reserve(header.entries.size());
-  for (TensorEntry& entry : header.entries) {
-    at::Tensor tensor = tensor_in_file(file, data_begin + entry.begin, entry.shape, entry.dtype);
-    result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
-  }
-  return result;
-}
-
-namespace {
-
 std::string_view format_dtype(const at::Tensor& tensor) {
   return dtype_name(&DtypeNames::safetensors, tensor.scalar_type());
 }
@@ -239,6 +218,23 @@ std::string header_of(const StateDict& tensors,
 }
 
 }  // namespace
+
+SafetensorsFile read_safetensors(const std::string& path) {
+  const auto file = std::make_shared<MappedFile>(path);
+  const uint64_t length = header_length(*file);
+  Header header = parse_header(*file, length);
+  const uint64_t data_begin = kLengthBytes + length;
+  check_coverage(path, header.entries, file->size() - data_begin);
+
+  SafetensorsFile result;
+  result.metadata = std::move(header.metadata);
+  result.tensors.reserve(header.entries.size());
+  for (TensorEntry& entry : header.entries) {
+    at::Tensor tensor = tensor_in_file(file, data_begin + entry.begin, entry.shape, entry.dtype);
+    result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
+  }
+  return result;
+}
 
 void write_safetensors(const std::string& path,
                        const StateDict& tensors,

@@ -207,18 +207,6 @@ void put_common(std::string& out, const ZipMember& member, bool zip64) {
   append_little_endian(out, member.name.size(), 2);
 }
 
-}  // namespace
-
-bool looks_like_zip(const MappedFile& file) {
-  return file.bytes(0, file.size()).starts_with("PK\x03\x04");
-}
-
-std::vector<ZipMember> read_zip_directory(const MappedFile& file) {
-  return ZipReader(file, Packing::kStored).run();
-}
-
-namespace {
-
 /// The CRC-32 of what a deflated member unpacks to; none if it does not unpack to its stated size.
 std::optional<uint32_t> crc_of_deflated(const MappedFile& file, const ZipMember& member) {
   constexpr int kRawDeflate = -MAX_WBITS;
@@ -236,6 +224,14 @@ std::optional<uint32_t> crc_of_deflated(const MappedFile& file, const ZipMember&
 }
 
 }  // namespace
+
+bool looks_like_zip(const MappedFile& file) {
+  return file.bytes(0, file.size()).starts_with("PK\x03\x04");
+}
+
+std::vector<ZipMember> read_zip_directory(const MappedFile& file) {
+  return ZipReader(file, Packing::kStored).run();
+}
 
 std::vector<uint32_t> content_crcs(const MappedFile& file, const std::vector<ZipMember>& members) {
   std::vector<uint32_t> crcs(members.size());

@@ -64,40 +64,6 @@ Json json_of(const Value& value) {
   return std::visit(Visitor{}, value.data);
 }
 
-}  // namespace
-
-std::string json_of_value(const Value& value, int indent) {
-  // Text from foreign files need not be UTF-8; it is shown with the broken bytes replaced.
-  return json_of(value).dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-}
-
-void visit_tensors(const Value& value,
-                   const std::function<void(const std::string&, const at::Tensor&)>& visit,
-                   const std::string& name) {
-  const auto below = [&](const std::string& child) {
-    return name.empty() ? child : name + "/" + child;
-  };
-  if (value.is_tensor()) visit(name, value.as_tensor());
-  if (value.is_dict()) {
-    for (const auto& [key, child] : value.as_dict().items) {
-      visit_tensors(child, visit, below(describe(key)));
-    }
-  } else if (value.is_list() || value.is_tuple()) {
-    size_t index = 0;
-    for (const Value& child : value.as_sequence()) {
-      visit_tensors(child, visit, below(std::to_string(index++)));
-    }
-  }
-}
-
-std::string describe(const Value& value) {
-  return value.is_string() || value.is_tensor() || value.is_stub() || value.is_bytes()
-             ? json_of(value).get<std::string>()
-             : json_of_value(value);
-}
-
-namespace {
-
 bool has_tensor(const Value& value) {
   bool found = false;
   visit_tensors(value, [&](const std::string&, const at::Tensor&) { found = true; });
@@ -283,6 +249,36 @@ class Unpacker {
 };
 
 }  // namespace
+
+std::string json_of_value(const Value& value, int indent) {
+  // Text from foreign files need not be UTF-8; it is shown with the broken bytes replaced.
+  return json_of(value).dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+void visit_tensors(const Value& value,
+                   const std::function<void(const std::string&, const at::Tensor&)>& visit,
+                   const std::string& name) {
+  const auto below = [&](const std::string& child) {
+    return name.empty() ? child : name + "/" + child;
+  };
+  if (value.is_tensor()) visit(name, value.as_tensor());
+  if (value.is_dict()) {
+    for (const auto& [key, child] : value.as_dict().items) {
+      visit_tensors(child, visit, below(describe(key)));
+    }
+  } else if (value.is_list() || value.is_tuple()) {
+    size_t index = 0;
+    for (const Value& child : value.as_sequence()) {
+      visit_tensors(child, visit, below(std::to_string(index++)));
+    }
+  }
+}
+
+std::string describe(const Value& value) {
+  return value.is_string() || value.is_tensor() || value.is_stub() || value.is_bytes()
+             ? json_of(value).get<std::string>()
+             : json_of_value(value);
+}
 
 Value value_of_json(const std::string& text) {
   const ParsedJson parsed = parse_untrusted_json(text, {.most_levels = kMaxValueDepth});

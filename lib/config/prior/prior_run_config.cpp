@@ -69,19 +69,6 @@ void check_schedule(const PriorConfig& config, Faults& faults) {
   check_betas(config.beta_schedule, config.timesteps, kPrior, faults);
 }
 
-}  // namespace
-
-PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss, Faults& faults) {
-  check_network(config, faults);
-  check_schedule(config, faults);
-  check_dream(loss.dream, config.objective(), kPrior, faults);
-  PriorPlan plan{config, loss, {config.written_by, /*is_prior=*/true}};
-  plan.config.net.layout = {config.written_by};
-  return plan;
-}
-
-namespace {
-
 /// With a CLIP, what it makes has to come from it alone: of two CLIPs nothing fits together.
 void check_captions(const PriorDataConfig& data, Faults& faults) {
   if (!data.meta_url) {
@@ -211,6 +198,15 @@ void check_prior(const Json& root,
 }
 
 }  // namespace
+
+PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss, Faults& faults) {
+  check_network(config, faults);
+  check_schedule(config, faults);
+  check_dream(loss.dream, config.objective(), kPrior, faults);
+  PriorPlan plan{config, loss, {config.written_by, /*is_prior=*/true}};
+  plan.config.net.layout = {config.written_by};
+  return plan;
+}
 
 LoadedPriorConfig parse_prior_config(const std::string& json,
                                      const std::string& origin,

@@ -82,6 +82,29 @@ void check_non_finite(const NonFiniteConfig& given, Faults& faults) {
   }
 }
 
+// Nichol & Dhariwal 2021, eq. 17, with s = 0.008 and beta at most 0.999.
+std::vector<double> cosine(int64_t timesteps) {
+  const auto alpha_cumprod = [&](int64_t i) {
+    const double phase = (static_cast<double>(i) / static_cast<double>(timesteps) + 0.008) / 1.008;
+    return std::pow(std::cos(phase * std::numbers::pi * 0.5), 2);
+  };
+  std::vector<double> betas;
+  for (int64_t i = 0; i < timesteps; ++i) {
+    betas.push_back(std::clamp(1 - alpha_cumprod(i + 1) / alpha_cumprod(i), 0.0, 0.999));
+  }
+  return betas;
+}
+
+// `count` values from `low` to `high`; a single one is `low`, as in torch.linspace.
+std::vector<double> linspace(double low, double high, int64_t count) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) {
+    const double share = count == 1 ? 0 : static_cast<double>(i) / static_cast<double>(count - 1);
+    values.push_back(low + share * (high - low));
+  }
+  return values;
+}
+
 }  // namespace
 
 void check_shared_options(const SharedTrainConfig& train,
@@ -130,33 +153,6 @@ void check_dream(const DreamConfig& dream,
                            is_v ? "v" : "the clean " + network.sample,
                            network.section));
 }
-
-namespace {
-
-// Nichol & Dhariwal 2021, eq. 17, with s = 0.008 and beta at most 0.999.
-std::vector<double> cosine(int64_t timesteps) {
-  const auto alpha_cumprod = [&](int64_t i) {
-    const double phase = (static_cast<double>(i) / static_cast<double>(timesteps) + 0.008) / 1.008;
-    return std::pow(std::cos(phase * std::numbers::pi * 0.5), 2);
-  };
-  std::vector<double> betas;
-  for (int64_t i = 0; i < timesteps; ++i) {
-    betas.push_back(std::clamp(1 - alpha_cumprod(i + 1) / alpha_cumprod(i), 0.0, 0.999));
-  }
-  return betas;
-}
-
-// `count` values from `low` to `high`; a single one is `low`, as in torch.linspace.
-std::vector<double> linspace(double low, double high, int64_t count) {
-  std::vector<double> values;
-  for (int64_t i = 0; i < count; ++i) {
-    const double share = count == 1 ? 0 : static_cast<double>(i) / static_cast<double>(count - 1);
-    values.push_back(low + share * (high - low));
-  }
-  return values;
-}
-
-}  // namespace
 
 std::vector<double> beta_schedule_values(BetaSchedule schedule, int64_t timesteps) {
   // The end points of Ho et al. 2020, scaled so that a shorter chain ends in as much noise.

@@ -75,6 +75,64 @@ std::string wanted_text(const std::vector<int64_t>& wanted) {
   return text + "]";
 }
 
+struct Slot {
+  int64_t unit, offset;  // which one, and the place in it
+};
+
+/// Where a place lies in units of `full` places, but for one that has fewer.
+Slot slot_of(int64_t place, int64_t full, int64_t short_unit, int64_t short_size) {
+  if (place < short_unit * full) return {place / full, place % full};
+  place -= short_unit * full;
+  if (place < short_size) return {short_unit, place};
+  place -= short_size;
+  return {short_unit + 1 + place / full, place % full};
+}
+
+/// 7 of "folder/img_emb_7.npy"; none without a number at the end.
+std::optional<int64_t> number_of_name(const std::string& path) {
+  const std::string stem = fs::path(path.substr(0, path.find('?'))).stem().string();
+  return number_of_digits(stem.substr(stem.find_last_not_of("0123456789") + 1));
+}
+
+using Numbers = std::vector<std::optional<int64_t>>;
+
+Numbers numbers_of(const std::vector<TableFile>& files) {
+  Numbers numbers;
+  for (const TableFile& file : files) numbers.push_back(number_of_name(file.path));
+  return numbers;
+}
+
+bool has_unnumbered(const Numbers& numbers) {
+  return std::ranges::any_of(numbers, [](const auto& number) { return !number; });
+}
+
+Numbers sorted(Numbers numbers) {
+  std::ranges::sort(numbers);
+  return numbers;
+}
+
+/// Whether each file of a number that is on both sides has as many rows on both, there is such a pair, and no number comes twice.
+/// @param alone set to the first file without a partner
+bool pairs_agree(const std::vector<TableFile>& files,
+                 const Numbers& numbers,
+                 const std::vector<TableFile>& other_files,
+                 const Numbers& other_numbers,
+                 const TableFile*& alone) {
+  bool has_pair = false;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (std::ranges::count(numbers, numbers[i]) > 1) return false;
+    const auto partner = std::ranges::find(other_numbers, numbers[i]);
+    if (partner == other_numbers.end()) {
+      if (alone == nullptr) alone = &files[i];
+      continue;
+    }
+    has_pair = true;
+    if (other_files[static_cast<size_t>(partner - other_numbers.begin())].rows != files[i].rows)
+      return false;
+  }
+  return has_pair;
+}
+
 }  // namespace
 
 EmbeddingTable::EmbeddingTable(const std::string& folder,
@@ -260,23 +318,6 @@ at::Tensor EmbeddingTable::read(int64_t first, int64_t count, uint64_t fetched) 
   return out;
 }
 
-namespace {
-
-struct Slot {
-  int64_t unit, offset;  // which one, and the place in it
-};
-
-/// Where a place lies in units of `full` places, but for one that has fewer.
-Slot slot_of(int64_t place, int64_t full, int64_t short_unit, int64_t short_size) {
-  if (place < short_unit * full) return {place / full, place % full};
-  place -= short_unit * full;
-  if (place < short_size) return {short_unit, place};
-  place -= short_size;
-  return {short_unit + 1 + place / full, place % full};
-}
-
-}  // namespace
-
 Permutation::Permutation(int64_t size, SampleRandom keys) : size_(static_cast<uint64_t>(size)) {
   D2_CHECK(size > 0 && size < (int64_t{1} << 60), "a permutation of {}", size);
   while ((uint64_t{1} << (2 * half_bits_)) < size_) ++half_bits_;
@@ -382,55 +423,6 @@ std::vector<std::string> table_files(const std::string& folder,
   std::ranges::sort(files);
   return files;
 }
-
-namespace {
-
-/// 7 of "folder/img_emb_7.npy"; none without a number at the end.
-std::optional<int64_t> number_of_name(const std::string& path) {
-  const std::string stem = fs::path(path.substr(0, path.find('?'))).stem().string();
-  return number_of_digits(stem.substr(stem.find_last_not_of("0123456789") + 1));
-}
-
-using Numbers = std::vector<std::optional<int64_t>>;
-
-Numbers numbers_of(const std::vector<TableFile>& files) {
-  Numbers numbers;
-  for (const TableFile& file : files) numbers.push_back(number_of_name(file.path));
-  return numbers;
-}
-
-bool has_unnumbered(const Numbers& numbers) {
-  return std::ranges::any_of(numbers, [](const auto& number) { return !number; });
-}
-
-Numbers sorted(Numbers numbers) {
-  std::ranges::sort(numbers);
-  return numbers;
-}
-
-/// Whether each file of a number that is on both sides has as many rows on both, there is such a pair, and no number comes twice.
-/// @param alone set to the first file without a partner
-bool pairs_agree(const std::vector<TableFile>& files,
-                 const Numbers& numbers,
-                 const std::vector<TableFile>& other_files,
-                 const Numbers& other_numbers,
-                 const TableFile*& alone) {
-  bool has_pair = false;
-  for (size_t i = 0; i < files.size(); ++i) {
-    if (std::ranges::count(numbers, numbers[i]) > 1) return false;
-    const auto partner = std::ranges::find(other_numbers, numbers[i]);
-    if (partner == other_numbers.end()) {
-      if (alone == nullptr) alone = &files[i];
-      continue;
-    }
-    has_pair = true;
-    if (other_files[static_cast<size_t>(partner - other_numbers.begin())].rows != files[i].rows)
-      return false;
-  }
-  return has_pair;
-}
-
-}  // namespace
 
 void check_pairs(const std::string& key,
                  const std::vector<TableFile>& files,

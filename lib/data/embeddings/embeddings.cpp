@@ -84,6 +84,21 @@ void check_axes(const std::string& kind,
       shape_text(row_shape));
 }
 
+constexpr SampleEmbeddings::Words kWords[] = {
+    {"image",
+     "img_embeddings_url",
+     "img_emb.npy",
+     drop::kNoImageEmbedding,
+     drop::kZeroImageEmbedding,
+     "image_embed_dim"},
+    {"text",
+     "text_embeddings_url",
+     "text_emb.npy",
+     drop::kNoTextEmbedding,
+     drop::kZeroTextEmbedding,
+     "text_embed_dim"},
+    {"latent", "latents_in_tar", "latent.npy", drop::kNoLatent, drop::kZeroLatent, ""}};
+
 }  // namespace
 
 EmbeddingRows::EmbeddingRows(NpyArray array, const std::string& origin) : array_(std::move(array)) {
@@ -295,25 +310,6 @@ EmbeddingRow parse_embedding(const std::string& content,
   check_axes(kind, rows->row_shape(), "", origin);
   return {std::move(rows), 0};
 }
-
-namespace {
-
-constexpr SampleEmbeddings::Words kWords[] = {
-    {"image",
-     "img_embeddings_url",
-     "img_emb.npy",
-     drop::kNoImageEmbedding,
-     drop::kZeroImageEmbedding,
-     "image_embed_dim"},
-    {"text",
-     "text_embeddings_url",
-     "text_emb.npy",
-     drop::kNoTextEmbedding,
-     drop::kZeroTextEmbedding,
-     "text_embed_dim"},
-    {"latent", "latents_in_tar", "latent.npy", drop::kNoLatent, drop::kZeroLatent, ""}};
-
-}  // namespace
 
 SampleEmbeddings::SampleEmbeddings(Kind kind, bool needed, std::optional<int64_t> width)
     : kind_(kind), needed_(needed), width_(width), words_(kWords[static_cast<size_t>(kind)]) {}

@@ -87,6 +87,23 @@ int64_t width_of(const std::vector<int64_t>& size) {
   return size.back();
 }
 
+/// The bytes of a picture, colour after colour. @param out [channels, height, width]
+void write_planes(const Image& image, int64_t channels, uint8_t* out) {
+  const size_t plane = image.pixels.size() / 3;
+  if (channels > 1) {
+    split_colours(image, out);
+    if (channels == 4 && image.alpha.empty()) std::fill_n(out + 3 * plane, plane, uint8_t{255});
+    if (channels == 4) std::copy(image.alpha.begin(), image.alpha.end(), out + 3 * plane);
+    return;
+  }
+  // Pillow's weights of red, green and blue, in units of 1 / 65,536.
+  for (size_t i = 0; i < plane; ++i) {
+    const uint8_t* pixel = &image.pixels[3 * i];
+    const uint32_t sum = pixel[0] * 19595U + pixel[1] * 38470U + pixel[2] * 7471U + 0x8000U;
+    out[i] = static_cast<uint8_t>(sum >> 16U);
+  }
+}
+
 }  // namespace
 
 SampleRandom::SampleRandom(
@@ -386,27 +403,6 @@ Image Preprocess::take_steps(Canvas canvas,
   }
   return canvas.take();
 }
-
-namespace {
-
-/// The bytes of a picture, colour after colour. @param out [channels, height, width]
-void write_planes(const Image& image, int64_t channels, uint8_t* out) {
-  const size_t plane = image.pixels.size() / 3;
-  if (channels > 1) {
-    split_colours(image, out);
-    if (channels == 4 && image.alpha.empty()) std::fill_n(out + 3 * plane, plane, uint8_t{255});
-    if (channels == 4) std::copy(image.alpha.begin(), image.alpha.end(), out + 3 * plane);
-    return;
-  }
-  // Pillow's weights of red, green and blue, in units of 1 / 65,536.
-  for (size_t i = 0; i < plane; ++i) {
-    const uint8_t* pixel = &image.pixels[3 * i];
-    const uint32_t sum = pixel[0] * 19595U + pixel[1] * 38470U + pixel[2] * 7471U + 0x8000U;
-    out[i] = static_cast<uint8_t>(sum >> 16U);
-  }
-}
-
-}  // namespace
 
 void write_picture(const Image& image, const at::Tensor& batch, int64_t place) {
   if (batch.scalar_type() == at::kByte) {

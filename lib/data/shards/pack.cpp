@@ -130,66 +130,6 @@ Members picture_members(const FolderPicture& picture,
                       {"ground", is_laid ? Json(*ground) : Json()}})}};
 }
 
-}  // namespace
-
-PackReport pack_folder(const std::string& from,
-                       const std::string& out,
-                       const PackOptions& options,
-                       const PackProgress& progress) {
-  check_caption_encoding(options.captions.caption_encoding, "--caption-encoding");
-  PictureListing listing = list_pictures(from, Tars::kPassOver);
-  std::vector<FolderPicture>& pictures = listing.pictures;
-  PackReport report{.found = std::ssize(pictures), .lonely_captions = lonely_captions(listing)};
-  const FolderCaptions captions;
-  const auto caption_of = [&](const FolderPicture& picture) {
-    return read_caption(picture, captions, options.captions);
-  };
-  // They have no place in a shard: its size is that of the samples it can hold.
-  std::erase_if(pictures, [&](const FolderPicture& picture) {
-    if (!options.need_captions) return false;
-    const CaptionText caption = caption_of(picture);
-    if (caption.text.empty())
-      report.skipped.push_back(
-          {picture.source, caption.fault.empty() ? "no caption" : caption.fault});
-    return caption.text.empty();
-  });
-  if (pictures.empty()) {
-    throw DataError(
-        "{}: none of {} has a caption, such as a .txt file of the same name with a text in it.\n"
-        "  Write them, or pack the pictures without (leave --need-captions out).",
-        from,
-        counted(report.found, "picture"));
-  }
-  std::vector<std::string> paths;
-  for (const FolderPicture& picture : pictures) paths.push_back(picture.source);
-  const auto dealt = deal(paths, options.deal);
-  NewShards shards(out, options.overwrite);
-  const auto members_of = [&](size_t number) {
-    const FolderPicture& picture = pictures[number];
-    Members members;
-    try {
-      members = picture_members(picture, options.ground, report);
-    } catch (const DataError& error) {
-      report.skipped.push_back({picture.source, error.what()});
-      return members;
-    }
-    CaptionText caption = caption_of(picture);
-    note_caption(caption, options.captions, picture.source, report.captions);
-    if (caption.text.empty()) {
-      ++report.without_caption;
-    } else {
-      members.insert(members.begin() + 1, {"txt", std::move(caption.text)});
-    }
-    return members;
-  };
-  const std::vector<std::string> files =
-      write_shards(dealt, out, options.deal.index_width, progress, members_of, report);
-  if (!files.empty()) report.removed = shards.finish(files);
-  return report;
-}
-
-namespace {
-
 struct StoredSample {
   size_t shard = 0, place = 0;  // of the old ones
   std::string key, path;
@@ -300,6 +240,62 @@ std::map<std::string, std::map<int64_t, RowFile>> row_files_of(const std::string
 }
 
 }  // namespace
+
+PackReport pack_folder(const std::string& from,
+                       const std::string& out,
+                       const PackOptions& options,
+                       const PackProgress& progress) {
+  check_caption_encoding(options.captions.caption_encoding, "--caption-encoding");
+  PictureListing listing = list_pictures(from, Tars::kPassOver);
+  std::vector<FolderPicture>& pictures = listing.pictures;
+  PackReport report{.found = std::ssize(pictures), .lonely_captions = lonely_captions(listing)};
+  const FolderCaptions captions;
+  const auto caption_of = [&](const FolderPicture& picture) {
+    return read_caption(picture, captions, options.captions);
+  };
+  // They have no place in a shard: its size is that of the samples it can hold.
+  std::erase_if(pictures, [&](const FolderPicture& picture) {
+    if (!options.need_captions) return false;
+    const CaptionText caption = caption_of(picture);
+    if (caption.text.empty())
+      report.skipped.push_back(
+          {picture.source, caption.fault.empty() ? "no caption" : caption.fault});
+    return caption.text.empty();
+  });
+  if (pictures.empty()) {
+    throw DataError(
+        "{}: none of {} has a caption, such as a .txt file of the same name with a text in it.\n"
+        "  Write them, or pack the pictures without (leave --need-captions out).",
+        from,
+        counted(report.found, "picture"));
+  }
+  std::vector<std::string> paths;
+  for (const FolderPicture& picture : pictures) paths.push_back(picture.source);
+  const auto dealt = deal(paths, options.deal);
+  NewShards shards(out, options.overwrite);
+  const auto members_of = [&](size_t number) {
+    const FolderPicture& picture = pictures[number];
+    Members members;
+    try {
+      members = picture_members(picture, options.ground, report);
+    } catch (const DataError& error) {
+      report.skipped.push_back({picture.source, error.what()});
+      return members;
+    }
+    CaptionText caption = caption_of(picture);
+    note_caption(caption, options.captions, picture.source, report.captions);
+    if (caption.text.empty()) {
+      ++report.without_caption;
+    } else {
+      members.insert(members.begin() + 1, {"txt", std::move(caption.text)});
+    }
+    return members;
+  };
+  const std::vector<std::string> files =
+      write_shards(dealt, out, options.deal.index_width, progress, members_of, report);
+  if (!files.empty()) report.removed = shards.finish(files);
+  return report;
+}
 
 PackReport mix_shards(const std::string& from,
                       const std::string& out,

@@ -253,80 +253,6 @@ void add(const ShardCheck& shard, CheckReport& report) {
   report.pictures.add(shard.pictures);
 }
 
-}  // namespace
-
-void ShardCheck::lose(const char* reason, const std::string& text) {
-  is_lost = true;
-  drops.add(reason, text);
-}
-
-std::vector<std::string> shards_in_folder(const std::string& folder) {
-  std::vector<std::string> urls;
-  walk_whole_folder(folder, Below::kNothing, [&](const auto& entry) {
-    if (entry.path().extension() == ".tar") urls.push_back(entry.path().string());
-  });
-  if (urls.empty()) {
-    throw DataError(
-        "{}: found no .tar file in the folder.\n  `dalle2-train shards make` packs pictures into shards.",
-        folder);
-  }
-  std::ranges::sort(urls);
-  return urls;
-}
-
-CheckReport check_shards(const CheckOptions& options,
-                         const std::function<void(int64_t done, int64_t total)>& progress) {
-  check_caption_encoding(options.caption_encoding, "--caption-encoding");
-  using Kind = SampleEmbeddings::Kind;
-  const auto open =
-      [&](Kind kind, const std::optional<std::string>& folder, bool in_tar, const char* option) {
-        const bool has_folder = folder && !folder->empty();
-        SampleEmbeddings embeddings(kind, has_folder || in_tar, {});
-        if (has_folder)
-          embeddings.open(*folder, options.shard_width, {.allow_pipe = options.allow_pipe}, option);
-        return embeddings;
-      };
-  const SampleEmbeddings image = open(Kind::kImage,
-                                      options.img_embeddings_url,
-                                      options.embeddings_in_tar,
-                                      "--img-embeddings"),
-                         text = open(
-                             Kind::kText, options.text_embeddings_url, false, "--text-embeddings");
-  const auto listing = options.urls.empty() ? nullptr : listing_of(options.urls.front());
-  std::vector<Findings> all(options.urls.size());
-  std::mutex mutex;
-  int64_t done = 0;
-  in_parallel(all.size(), options.threads, [&](size_t i) {
-    all[i] = check_shard(options.urls[i], image, text, options);
-    const std::lock_guard lock(mutex);
-    ++done;
-    if (progress) progress(done, static_cast<int64_t>(all.size()));
-  });
-
-  CheckReport report;
-  note_repeated_keys(all);
-  report.image_row_shape = compare_shapes(all, &Findings::image_row_shape);
-  report.text_row_shape = compare_shapes(all, &Findings::text_row_shape);
-  for (const SampleEmbeddings* embeddings : {&image, &text}) {
-    if (embeddings->folder() == nullptr) continue;
-    int64_t unused = embeddings->folder()->file_count();  // 0 where they cannot be listed
-    report.embedding_files += unused;
-    for (const std::string& url : options.urls)
-      unused -= embeddings->folder()->has(shard_number(url)) ? 1 : 0;
-    report.unused_files += std::max<int64_t>(unused, 0);
-  }
-  std::vector<ShardTraits> traits;
-  for (Findings& findings : all) {
-    add(findings.check, report);
-    report.shards.push_back(std::move(findings.check));
-    traits.push_back(std::move(findings.traits));
-  }
-  report.split_differences = compare_splits(traits);
-  return report;
-}
-
-namespace {
-
 /// What to do about rows and keys that do not fit.
 void describe_alignment(const CheckReport& report, std::vector<std::string>& lines) {
   int64_t odd = 0;
@@ -403,6 +329,76 @@ std::string judge(const std::string& property, const std::map<std::string, Split
 }
 
 }  // namespace
+
+void ShardCheck::lose(const char* reason, const std::string& text) {
+  is_lost = true;
+  drops.add(reason, text);
+}
+
+std::vector<std::string> shards_in_folder(const std::string& folder) {
+  std::vector<std::string> urls;
+  walk_whole_folder(folder, Below::kNothing, [&](const auto& entry) {
+    if (entry.path().extension() == ".tar") urls.push_back(entry.path().string());
+  });
+  if (urls.empty()) {
+    throw DataError(
+        "{}: found no .tar file in the folder.\n  `dalle2-train shards make` packs pictures into shards.",
+        folder);
+  }
+  std::ranges::sort(urls);
+  return urls;
+}
+
+CheckReport check_shards(const CheckOptions& options,
+                         const std::function<void(int64_t done, int64_t total)>& progress) {
+  check_caption_encoding(options.caption_encoding, "--caption-encoding");
+  using Kind = SampleEmbeddings::Kind;
+  const auto open =
+      [&](Kind kind, const std::optional<std::string>& folder, bool in_tar, const char* option) {
+        const bool has_folder = folder && !folder->empty();
+        SampleEmbeddings embeddings(kind, has_folder || in_tar, {});
+        if (has_folder)
+          embeddings.open(*folder, options.shard_width, {.allow_pipe = options.allow_pipe}, option);
+        return embeddings;
+      };
+  const SampleEmbeddings image = open(Kind::kImage,
+                                      options.img_embeddings_url,
+                                      options.embeddings_in_tar,
+                                      "--img-embeddings"),
+                         text = open(
+                             Kind::kText, options.text_embeddings_url, false, "--text-embeddings");
+  const auto listing = options.urls.empty() ? nullptr : listing_of(options.urls.front());
+  std::vector<Findings> all(options.urls.size());
+  std::mutex mutex;
+  int64_t done = 0;
+  in_parallel(all.size(), options.threads, [&](size_t i) {
+    all[i] = check_shard(options.urls[i], image, text, options);
+    const std::lock_guard lock(mutex);
+    ++done;
+    if (progress) progress(done, static_cast<int64_t>(all.size()));
+  });
+
+  CheckReport report;
+  note_repeated_keys(all);
+  report.image_row_shape = compare_shapes(all, &Findings::image_row_shape);
+  report.text_row_shape = compare_shapes(all, &Findings::text_row_shape);
+  for (const SampleEmbeddings* embeddings : {&image, &text}) {
+    if (embeddings->folder() == nullptr) continue;
+    int64_t unused = embeddings->folder()->file_count();  // 0 where they cannot be listed
+    report.embedding_files += unused;
+    for (const std::string& url : options.urls)
+      unused -= embeddings->folder()->has(shard_number(url)) ? 1 : 0;
+    report.unused_files += std::max<int64_t>(unused, 0);
+  }
+  std::vector<ShardTraits> traits;
+  for (Findings& findings : all) {
+    add(findings.check, report);
+    report.shards.push_back(std::move(findings.check));
+    traits.push_back(std::move(findings.traits));
+  }
+  report.split_differences = compare_splits(traits);
+  return report;
+}
 
 void ShardTraits::add(const GroupedSample& sample,
                       const std::string& shard_url,

@@ -60,6 +60,39 @@ std::optional<std::string> other_width_found(const UrlTemplate& url) {
                      found.width);
 }
 
+struct SplitSizes {
+  int64_t train = 0, val = 0, test = 0;
+};
+
+/// nearbyint in the default rounding mode is Python's round: halves go to the even neighbour.
+SplitSizes split_sizes(const SplitConfig& splits, int64_t shards) {
+  const double n = static_cast<double>(shards);
+  SplitSizes sizes;
+  sizes.train = static_cast<int64_t>(std::nearbyint(splits.train * n));
+  sizes.test = static_cast<int64_t>(std::nearbyint(splits.test * n));
+  sizes.val = shards - sizes.train - sizes.test;
+  return sizes;
+}
+
+std::optional<std::string> empty_split(const SplitSizes& sizes) {
+  if (sizes.train <= 0) return "train";
+  if (sizes.val <= 0) return "val";
+  if (sizes.test <= 0) return "test";
+  return std::nullopt;
+}
+
+/// The next larger number of shards of one rank that fills every split, as advice: a larger number
+/// may fail where a smaller one does not, since halves are rounded to the even neighbour.
+std::string enough_shards_advice(const SplitConfig& splits, int64_t per_rank, int world) {
+  for (int64_t n = per_rank + 1; n <= per_rank + 10000; ++n) {
+    if (!empty_split(split_sizes(splits, n))) {
+      return fmt::format("{} enough with these splits",
+                         counted(n * world, "shard is", "shards are"));
+    }
+  }
+  return "No number of shards fills all three splits with these shares";
+}
+
 }  // namespace
 
 /// The shards of one text: of a template, or named.
@@ -288,43 +321,6 @@ ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
   }
   return {list, std::move(found)};
 }
-
-namespace {
-
-struct SplitSizes {
-  int64_t train = 0, val = 0, test = 0;
-};
-
-/// nearbyint in the default rounding mode is Python's round: halves go to the even neighbour.
-SplitSizes split_sizes(const SplitConfig& splits, int64_t shards) {
-  const double n = static_cast<double>(shards);
-  SplitSizes sizes;
-  sizes.train = static_cast<int64_t>(std::nearbyint(splits.train * n));
-  sizes.test = static_cast<int64_t>(std::nearbyint(splits.test * n));
-  sizes.val = shards - sizes.train - sizes.test;
-  return sizes;
-}
-
-std::optional<std::string> empty_split(const SplitSizes& sizes) {
-  if (sizes.train <= 0) return "train";
-  if (sizes.val <= 0) return "val";
-  if (sizes.test <= 0) return "test";
-  return std::nullopt;
-}
-
-/// The next larger number of shards of one rank that fills every split, as advice: a larger number
-/// may fail where a smaller one does not, since halves are rounded to the even neighbour.
-std::string enough_shards_advice(const SplitConfig& splits, int64_t per_rank, int world) {
-  for (int64_t n = per_rank + 1; n <= per_rank + 10000; ++n) {
-    if (!empty_split(split_sizes(splits, n))) {
-      return fmt::format("{} enough with these splits",
-                         counted(n * world, "shard is", "shards are"));
-    }
-  }
-  return "No number of shards fills all three splits with these shares";
-}
-
-}  // namespace
 
 SplitConfig first_splits(int64_t shards) {
   constexpr int64_t kTenth = 10;

@@ -77,6 +77,24 @@ bool follows(const std::string& name, const std::string& before) {
   return name == next;
 }
 
+std::vector<ListedFile> all_in_folder(const std::string& folder, const HttpOptions& http) {
+  if (is_local_url(folder)) return list_local(local_path(folder));
+  if (folder.starts_with("s3://")) return list_s3(folder, http);
+  if (is_hub_url(folder)) return list_hub(folder, http);
+  if (!folder.starts_with("http://") && !folder.starts_with("https://")) {
+    throw ConfigError(
+        "{}: a folder is a path, s3://BUCKET/FOLDER, hf://OWNER/NAME/FOLDER or the url of a web "
+        "page.\n  For other places give one file's url with {{}} for the shard number.",
+        public_url(folder));
+  }
+  const size_t query = std::min(folder.find('?'), folder.size());
+  const bool is_page = folder.substr(0, query).ends_with(".html");
+  const std::string page =
+      is_page ? folder : with_slash(folder.substr(0, query)) + folder.substr(query);
+  return links_of_page(
+      read_source(open_source(page, {.http = http}), public_url(page), kMostPageBytes), page);
+}
+
 }  // namespace
 
 std::vector<ListedFile> links_of_page(const std::string& html, const std::string& base) {
@@ -245,28 +263,6 @@ std::vector<std::string> files_in_folder(const std::string& folder) {
   std::ranges::sort(files);
   return files;
 }
-
-namespace {
-
-std::vector<ListedFile> all_in_folder(const std::string& folder, const HttpOptions& http) {
-  if (is_local_url(folder)) return list_local(local_path(folder));
-  if (folder.starts_with("s3://")) return list_s3(folder, http);
-  if (is_hub_url(folder)) return list_hub(folder, http);
-  if (!folder.starts_with("http://") && !folder.starts_with("https://")) {
-    throw ConfigError(
-        "{}: a folder is a path, s3://BUCKET/FOLDER, hf://OWNER/NAME/FOLDER or the url of a web "
-        "page.\n  For other places give one file's url with {{}} for the shard number.",
-        public_url(folder));
-  }
-  const size_t query = std::min(folder.find('?'), folder.size());
-  const bool is_page = folder.substr(0, query).ends_with(".html");
-  const std::string page =
-      is_page ? folder : with_slash(folder.substr(0, query)) + folder.substr(query);
-  return links_of_page(
-      read_source(open_source(page, {.http = http}), public_url(page), kMostPageBytes), page);
-}
-
-}  // namespace
 
 std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http) {
   std::vector<ListedFile> files = all_in_folder(folder, http);

@@ -191,6 +191,28 @@ void convert(NpyType type, const char* bytes, size_t count, float* values) {
   }
 }
 
+/// Fortran order counts up the first axis first, C order the last one.
+std::string in_c_order(const std::string& fortran, const std::vector<int64_t>& shape, size_t item) {
+  std::string c_order;
+  c_order.reserve(fortran.size());
+  std::vector<size_t> strides(shape.size(), item);
+  for (size_t axis = 1; axis < shape.size(); ++axis) {
+    strides[axis] = strides[axis - 1] * static_cast<size_t>(shape[axis - 1]);
+  }
+  std::vector<int64_t> index(shape.size(), 0);
+  size_t from = 0;
+  while (c_order.size() < fortran.size()) {
+    c_order.append(fortran, from, item);
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      from += strides[axis];
+      if (++index[axis] < shape[axis]) break;
+      from -= strides[axis] * static_cast<size_t>(shape[axis]);
+      index[axis] = 0;
+    }
+  }
+  return c_order;
+}
+
 }  // namespace
 
 size_t npy_item_size(NpyType type) {
@@ -228,32 +250,6 @@ void NpyArray::copy_row_float32(int64_t row, float* out) const {
   const size_t begin = static_cast<size_t>(row) * values * npy_item_size(type);
   convert(type, bytes.data() + begin, values, out);
 }
-
-namespace {
-
-/// Fortran order counts up the first axis first, C order the last one.
-std::string in_c_order(const std::string& fortran, const std::vector<int64_t>& shape, size_t item) {
-  std::string c_order;
-  c_order.reserve(fortran.size());
-  std::vector<size_t> strides(shape.size(), item);
-  for (size_t axis = 1; axis < shape.size(); ++axis) {
-    strides[axis] = strides[axis - 1] * static_cast<size_t>(shape[axis - 1]);
-  }
-  std::vector<int64_t> index(shape.size(), 0);
-  size_t from = 0;
-  while (c_order.size() < fortran.size()) {
-    c_order.append(fortran, from, item);
-    for (size_t axis = shape.size(); axis-- > 0;) {
-      from += strides[axis];
-      if (++index[axis] < shape[axis]) break;
-      from -= strides[axis] * static_cast<size_t>(shape[axis]);
-      index[axis] = 0;
-    }
-  }
-  return c_order;
-}
-
-}  // namespace
 
 NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std::string& origin) {
   const Preamble preamble = read_preamble(begin, origin);

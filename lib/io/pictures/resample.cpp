@@ -82,53 +82,6 @@ void fix_weights(std::vector<double>& exact, size_t count, double sum, int32_t* 
   }
 }
 
-}  // namespace
-
-Taps make_taps(int in_size, double begin, double end, int out_size, Interpolation mode) {
-  const Filter filter = filter_of(mode);
-  const double scale = (end - begin) / out_size;
-  const double filter_scale = std::max(scale, 1.0);  // shrinking widens the filter
-  const double support = filter.support * filter_scale;
-  const double inverse_scale = 1.0 / filter_scale;
-  Taps taps;
-  const int most = static_cast<int>(std::ceil(support)) * 2 + 1;
-  taps.most = (most + 3) / 4 * 4;
-  taps.first.resize(static_cast<size_t>(out_size));
-  taps.count.resize(static_cast<size_t>(out_size));
-  taps.weights.resize(static_cast<size_t>(out_size) * static_cast<size_t>(taps.most));
-  std::vector<double> exact(static_cast<size_t>(taps.most));
-  for (int i = 0; i < out_size; ++i) {
-    const double centre = begin + (i + 0.5) * scale;
-    const int first = std::max(static_cast<int>(centre - support + 0.5), 0);
-    const int last = std::min(static_cast<int>(centre + support + 0.5), in_size);
-    const size_t count = static_cast<size_t>(std::max(last - first, 0));
-    double sum = 0.0;
-    for (size_t k = 0; k < count; ++k) {
-      exact[k] = filter.weight((static_cast<int>(k) + first - centre + 0.5) * inverse_scale);
-      sum += exact[k];
-    }
-    const size_t row = static_cast<size_t>(i);
-    fix_weights(exact, count, sum, taps.weights.data() + row * static_cast<size_t>(taps.most));
-    taps.first[row] = first;
-    taps.count[row] = static_cast<int>(count);
-  }
-  return taps;
-}
-
-// Pillow adds the step up instead of multiplying, and so do we.
-std::vector<int> nearest_pixels(int in_size, double begin, double end, int out_size) {
-  const double step = (end - begin) / out_size;
-  std::vector<int> pixels(static_cast<size_t>(out_size));
-  double position = begin + step * 0.5;
-  for (int& pixel : pixels) {
-    pixel = std::clamp(static_cast<int>(position), 0, in_size - 1);
-    position += step;
-  }
-  return pixels;
-}
-
-namespace {
-
 /// Room that a thread keeps from picture to picture.
 constexpr size_t kMostKept = size_t{1} << 24;
 thread_local std::vector<uint8_t> kept_room;
@@ -182,6 +135,49 @@ void copy_rows(const uint8_t* from,
 }
 
 }  // namespace
+
+Taps make_taps(int in_size, double begin, double end, int out_size, Interpolation mode) {
+  const Filter filter = filter_of(mode);
+  const double scale = (end - begin) / out_size;
+  const double filter_scale = std::max(scale, 1.0);  // shrinking widens the filter
+  const double support = filter.support * filter_scale;
+  const double inverse_scale = 1.0 / filter_scale;
+  Taps taps;
+  const int most = static_cast<int>(std::ceil(support)) * 2 + 1;
+  taps.most = (most + 3) / 4 * 4;
+  taps.first.resize(static_cast<size_t>(out_size));
+  taps.count.resize(static_cast<size_t>(out_size));
+  taps.weights.resize(static_cast<size_t>(out_size) * static_cast<size_t>(taps.most));
+  std::vector<double> exact(static_cast<size_t>(taps.most));
+  for (int i = 0; i < out_size; ++i) {
+    const double centre = begin + (i + 0.5) * scale;
+    const int first = std::max(static_cast<int>(centre - support + 0.5), 0);
+    const int last = std::min(static_cast<int>(centre + support + 0.5), in_size);
+    const size_t count = static_cast<size_t>(std::max(last - first, 0));
+    double sum = 0.0;
+    for (size_t k = 0; k < count; ++k) {
+      exact[k] = filter.weight((static_cast<int>(k) + first - centre + 0.5) * inverse_scale);
+      sum += exact[k];
+    }
+    const size_t row = static_cast<size_t>(i);
+    fix_weights(exact, count, sum, taps.weights.data() + row * static_cast<size_t>(taps.most));
+    taps.first[row] = first;
+    taps.count[row] = static_cast<int>(count);
+  }
+  return taps;
+}
+
+// Pillow adds the step up instead of multiplying, and so do we.
+std::vector<int> nearest_pixels(int in_size, double begin, double end, int out_size) {
+  const double step = (end - begin) / out_size;
+  std::vector<int> pixels(static_cast<size_t>(out_size));
+  double position = begin + step * 0.5;
+  for (int& pixel : pixels) {
+    pixel = std::clamp(static_cast<int>(position), 0, in_size - 1);
+    position += step;
+  }
+  return pixels;
+}
 
 Resampler::Resampler(
     int width, int height, const RealBox& box, int out_width, int out_height, Interpolation mode)

@@ -82,6 +82,13 @@ const ByteTables& byte_tables() {
   return tables;
 }
 
+constexpr size_t kMostTokens = size_t{1} << 24;
+using Numbers = std::unordered_map<std::string, int64_t>;  // of tokens by their names
+
+uint64_t pair_key(int64_t first, int64_t second) {
+  return (static_cast<uint64_t>(first) << 32U) | static_cast<uint64_t>(second);
+}
+
 }  // namespace
 
 void visit_words(const std::u32string& caption,
@@ -111,17 +118,6 @@ std::vector<int64_t> byte_tokens(std::string_view word) {
   tokens.back() += kByteTokens;
   return tokens;
 }
-
-namespace {
-
-constexpr size_t kMostTokens = size_t{1} << 24;
-using Numbers = std::unordered_map<std::string, int64_t>;  // of tokens by their names
-
-uint64_t pair_key(int64_t first, int64_t second) {
-  return (static_cast<uint64_t>(first) << 32U) | static_cast<uint64_t>(second);
-}
-
-}  // namespace
 
 struct ClipTokenizer::Tables {
   std::vector<std::string> names;                // of each token but the last two, as in files

@@ -56,53 +56,6 @@ std::vector<fs::path> places(const std::string& checkpoint) {
   return found;
 }
 
-}  // namespace
-
-std::string find_clip_vocabulary(const std::optional<std::string>& configured,
-                                 const std::string& where,
-                                 const std::string& checkpoint) {
-  if (configured) {
-    if (fs::is_regular_file(*configured)) return *configured;
-    throw ConfigError("{}: there is no file {}\n  expected OpenAI's vocabulary, {}; {}",
-                      where,
-                      printable(*configured),
-                      kClipVocabularyName,
-                      kAdvice);
-  }
-  std::vector<std::string> searched;
-  for (const fs::path& place : places(checkpoint)) {
-    if (fs::is_regular_file(place)) return place.string();
-    searched.push_back(printable(place.string()));
-  }
-  throw ConfigError(
-      "{}: the vocabulary of CLIP was not found in{}\n  scripts/clip_vocabulary.sh puts it into the last of "
-      "these; or put it there yourself",
-      where,
-      indented_list(searched));
-}
-
-ClipTokenizer read_clip_vocabulary(const std::string& path) {
-  const std::string text = read_source(gunzip_source(file_source(path), path), path, kMostBytes);
-  // The rest of OpenAI's file is merges that its tokenizer does not use.
-  const size_t begin = next_line(text, 0);
-  size_t end = begin;
-  for (size_t line = 0; line < kOpenAiMerges; ++line) end = next_line(text, end);
-  const std::string merges = text.substr(begin, end - begin);
-  if (const std::string got = to_hex(sha256(merges)); got != kOpenAiSha256) {
-    throw DataError(
-        "{}: not the vocabulary of OpenAI's CLIP: the sha256 of its {} merges is {}, expected {}\n "
-        " {}",
-        path,
-        kOpenAiMerges,
-        got,
-        kOpenAiSha256,
-        kAdvice);
-  }
-  return ClipTokenizer(merges, path);
-}
-
-namespace {
-
 using Pair = std::pair<int64_t, int64_t>;
 
 struct PairHash {
@@ -188,6 +141,49 @@ class PairCounts {
 };
 
 }  // namespace
+
+std::string find_clip_vocabulary(const std::optional<std::string>& configured,
+                                 const std::string& where,
+                                 const std::string& checkpoint) {
+  if (configured) {
+    if (fs::is_regular_file(*configured)) return *configured;
+    throw ConfigError("{}: there is no file {}\n  expected OpenAI's vocabulary, {}; {}",
+                      where,
+                      printable(*configured),
+                      kClipVocabularyName,
+                      kAdvice);
+  }
+  std::vector<std::string> searched;
+  for (const fs::path& place : places(checkpoint)) {
+    if (fs::is_regular_file(place)) return place.string();
+    searched.push_back(printable(place.string()));
+  }
+  throw ConfigError(
+      "{}: the vocabulary of CLIP was not found in{}\n  scripts/clip_vocabulary.sh puts it into the last of "
+      "these; or put it there yourself",
+      where,
+      indented_list(searched));
+}
+
+ClipTokenizer read_clip_vocabulary(const std::string& path) {
+  const std::string text = read_source(gunzip_source(file_source(path), path), path, kMostBytes);
+  // The rest of OpenAI's file is merges that its tokenizer does not use.
+  const size_t begin = next_line(text, 0);
+  size_t end = begin;
+  for (size_t line = 0; line < kOpenAiMerges; ++line) end = next_line(text, end);
+  const std::string merges = text.substr(begin, end - begin);
+  if (const std::string got = to_hex(sha256(merges)); got != kOpenAiSha256) {
+    throw DataError(
+        "{}: not the vocabulary of OpenAI's CLIP: the sha256 of its {} merges is {}, expected {}\n "
+        " {}",
+        path,
+        kOpenAiMerges,
+        got,
+        kOpenAiSha256,
+        kAdvice);
+  }
+  return ClipTokenizer(merges, path);
+}
 
 void ClipVocabularyTrainer::add(std::string_view caption) {
   visit_words(clean_caption(caption), kOpenAiWords, [&](const std::string& word) {
