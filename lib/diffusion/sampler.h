@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "config/shared/layout.h"
-#include "diffusion/decoder/learned_variance.h"
+#include "diffusion/loss.h"
 #include "diffusion/noise_schedule.h"
 
 namespace dalle2 {

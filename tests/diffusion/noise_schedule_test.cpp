@@ -3,7 +3,6 @@
 
 #include <torch/torch.h>
 
-#include "diffusion/decoder/learned_variance.h"
 #include "diffusion/loss.h"
 #include "diffusion/sampler.h"
 #include "support/fixture.h"

@@ -2,7 +2,6 @@
 // The options of `train` that change a decoder's loss, from the JSON to the gradients.
 #include <ATen/autocast_mode.h>
 
-#include "diffusion/decoder/learned_variance.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/loss.h"
 

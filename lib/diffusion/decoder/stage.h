@@ -7,7 +7,6 @@
 
 #include "config/decoder/decoder_config.h"
 #include "diffusion/decoder/decoder.h"
-#include "diffusion/decoder/learned_variance.h"
 #include "diffusion/decoder/lowres_conditioner.h"
 #include "diffusion/loss.h"
 #include "diffusion/noise_schedule.h"
