@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
-#include "dist/gather_rows.h"
+#include "dist/process_group.h"
 #include "net/digest.h"
 
 namespace dalle2 {

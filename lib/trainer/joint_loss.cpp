@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "dist/gather_rows.h"
+#include "dist/process_group.h"
 #include "trainer/lanes.h"
 
 namespace dalle2 {

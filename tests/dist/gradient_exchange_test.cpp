@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/this_process.h"
-#include "dist/gather_rows.h"
+#include "dist/process_group.h"
 #include "dist/rank_watch.h"
 #include "dist/ranks_in_threads.h"
 #include "work_double.h"

@@ -17,7 +17,7 @@
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
 #include "data/embeddings/embeddings.h"
-#include "dist/gather_rows.h"
+#include "dist/process_group.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/text/clip_vocabulary.h"

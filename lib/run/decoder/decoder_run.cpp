@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "config/shared/old_configs.h"
 #include "data/embeddings/embeddings.h"
-#include "dist/gather_rows.h"
+#include "dist/process_group.h"
 #include "io/pictures/image.h"
 #include "metrics/script/script_archive.h"
 #include "model/layers.h"
