@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "metrics/embedding_metrics.h"
+#include "metrics/feature_metrics.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>

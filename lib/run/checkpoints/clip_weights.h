@@ -13,7 +13,7 @@
 #include "checkpoint/convert.h"
 #include "config/shared/clip_config.h"
 #include "io/text/clip_tokenizer.h"
-#include "metrics/embedding_metrics.h"
+#include "metrics/feature_metrics.h"
 #include "model/clip/clip_encoder.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/shards/shard_data.h"

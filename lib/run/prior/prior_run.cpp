@@ -20,7 +20,7 @@
 #include "data/embeddings/embeddings.h"
 #include "data/embeddings/prior_dataset.h"
 #include "data/loader/drop_log.h"
-#include "metrics/embedding_metrics.h"
+#include "metrics/feature_metrics.h"
 #include "model/random.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
