@@ -45,6 +45,17 @@ at::Generator make_generator(const RandomAddress& address, const at::Device& dev
   return generator;
 }
 
+at::Generator host_generator(const at::Generator& generator) {
+  if (generator.device().is_cpu()) return generator;
+  at::Generator device = generator;
+  constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;  // spreads neighbouring positions apart
+  return cpu_generator(device.current_seed() ^ ((device.get_offset() + 1) * kGoldenRatio));
+}
+
+bool draw_self_condition(const at::Generator& host) {
+  return at::rand({1}, host, at::kDouble).item<double>() < 0.5;
+}
+
 void use_deterministic_algorithms() {
   // NCCL chooses by what it measures: one order of the sums whatever that says. Read when the ranks
   // connect; what the user has set stays.

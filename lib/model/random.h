@@ -29,6 +29,15 @@ at::Generator make_generator(const RandomAddress& address, const at::Device& dev
 /// A generator on the CPU that takes all 64 bits of a seed.
 at::Generator cpu_generator(uint64_t seed);
 
+/// A CPU generator for decisions that the host has to know. For a CUDA generator it is derived from
+/// its seed and position, because asking the device would stall the step.
+at::Generator host_generator(const at::Generator& generator);
+
+/// Whether a step is conditioned on the network's own first estimate: half of them are (Chen et al.
+/// 2022).
+/// @param host a generator on the CPU
+bool draw_self_condition(const at::Generator& host);
+
 /// From now on only algorithms that give the same bits each time are used; an operation that has
 /// none throws. Holds for the whole process; call it before the first work on a GPU.
 void use_deterministic_algorithms();

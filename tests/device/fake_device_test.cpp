@@ -9,7 +9,6 @@
 #include <catch2/catch.hpp>
 
 #include "data/pictures/preprocess.h"
-#include "diffusion/decoder/step_noise.h"
 #include "model/random.h"
 #include "optim/precision.h"
 #include "run/device/device.h"

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "diffusion/decoder/stage.h"
 #include "model/pass_scopes.h"
+#include "model/random.h"
 #include "model/resize.h"
 
 namespace dalle2 {
@@ -21,6 +22,32 @@ at::Tensor crop(const at::Tensor& images, const std::vector<CropOffset>& offsets
                         .narrow(2, offsets[i].x, side));
   }
   return at::stack(crops);
+}
+
+std::vector<CropOffset> draw_crops(int64_t batch, int64_t free_pixels, at::Generator generator) {
+  const at::Tensor offsets = at::randint(0, free_pixels + 1, {2, batch}, generator, at::kLong);
+  std::vector<CropOffset> crops(static_cast<size_t>(batch));
+  for (int64_t i = 0; i < batch; ++i) {
+    crops[static_cast<size_t>(i)] = {offsets[0][i].item<int64_t>(), offsets[1][i].item<int64_t>()};
+  }
+  return crops;
+}
+
+// Blur for the batch; with noise, a level for each sample and noise of `sizes` [B, C, S, S].
+LowresDraws draw_lowres(const LowresConditionerImpl& lowres,
+                        at::IntArrayRef sizes,
+                        const at::Generator& host,
+                        const at::Generator& generator,
+                        const at::Device& device) {
+  LowresDraws draws = lowres.draw_blur(host);
+  if (!lowres.options().use_noise) return draws;
+  const at::TensorOptions options(generator.device());
+  draws.noise_level =
+      at::randint(
+          0, LowresConditionerImpl::kNoiseLevels, {sizes[0]}, generator, options.dtype(at::kLong))
+          .to(device);
+  draws.noise = at::randn(sizes, generator, options.dtype(at::kFloat)).to(device);
+  return draws;
 }
 
 }  // namespace
@@ -135,12 +162,35 @@ DecoderStepNoise DecoderImpl::draw(int64_t batch,
                                    int64_t unet_number,
                                    at::Generator generator) const {
   const Stage& s = stage(unet_number);
-  return draw_step_noise(s.plan,
-                         plan_.config,
-                         s.lowres ? s.lowres.get() : nullptr,
-                         batch,
-                         std::move(generator),
-                         device());
+  const UnetPlan& plan = s.plan;
+  const at::Device home = generator.device();
+  const auto floats = at::TensorOptions(home).dtype(at::kFloat);
+  at::Generator host = host_generator(generator);
+  const int64_t side = plan.random_crop_size.value_or(plan.image_size);
+
+  DecoderStepNoise draws;
+  draws.dropout_seed = generator.current_seed();
+  draws.times =
+      draw_times(plan.loss.timestep_sampling, batch, plan.timesteps, generator).to(device());
+  const int64_t map_side = plan.map_side(side);
+  draws.noise =
+      at::randn({batch, plan.unet.channels, map_side, map_side}, generator, floats).to(device());
+  draws.image_keep_mask =
+      prob_mask(batch, 1 - plan_.config.image_cond_drop_prob, home, generator).to(device());
+  draws.text_keep_mask =
+      prob_mask(batch, 1 - plan_.config.text_cond_drop_prob, home, generator).to(device());
+  if (plan.unet.self_cond) draws.self_condition = draw_self_condition(host);
+  if (plan.random_crop_size) {
+    draws.crop_offsets = draw_crops(batch, plan.image_size - side, host);
+  }
+  if (s.lowres) {
+    const int64_t whole = plan.image_size;
+    draws.lowres = draw_lowres(
+        *s.lowres, {batch, plan_.config.channels, whole, whole}, host, generator, device());
+  }
+  // Drawn last, so that it changes no other draw.
+  draws.augmentation = draw_augmentation(plan.loss, draws.noise.sizes(), generator, device());
+  return draws;
 }
 
 at::Tensor DecoderImpl::forward(const DecoderInputs& inputs,

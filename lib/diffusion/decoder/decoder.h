@@ -12,7 +12,7 @@
 
 #include "config/decoder/decoder_config.h"
 #include "diffusion/decoder/lowres_conditioner.h"
-#include "diffusion/decoder/step_noise.h"
+#include "diffusion/loss.h"
 #include "diffusion/sampler.h"
 #include "model/unet/unet.h"
 #include "model/vae/vqgan_vae.h"
@@ -38,6 +38,41 @@ struct DecoderInputs {
     f(image_embeds);
     f(text_encodings);
     f(latents);
+  }
+};
+
+/// Upper left corner of a sample's crop, pixels.
+struct CropOffset {
+  int64_t x = 0;
+  int64_t y = 0;
+};
+
+/// Everything random of one training step of a stage: given by a test, or made by DecoderImpl::draw().
+struct DecoderStepNoise {
+  at::Tensor times;  ///< [B] int64 in [0, T)
+  at::Tensor noise;  ///< [B, D, s, s] standard normal, of what the unet denoises, or of its crop
+  at::Tensor image_keep_mask;            ///< [B] bool: false puts the null embedding
+  at::Tensor text_keep_mask;             ///< [B] bool
+  bool self_condition = false;           ///< one decision for the batch
+  std::vector<CropOffset> crop_offsets;  ///< one a sample, empty without random crops
+  LowresDraws lowres;                    ///< upper stages
+  NoiseAugmentationDraws augmentation;
+  uint64_t dropout_seed = 0;  ///< of adapters; nothing is drawn for it
+
+  void tensors(const auto& f) {
+    f(times);
+    f(noise);
+    f(image_keep_mask);
+    f(text_keep_mask);
+    f(lowres.noise);
+    f(lowres.noise_level);
+    f(augmentation.offset);
+    f(augmentation.perturbation);
+  }
+  void cut_rest(int64_t begin, int64_t length) {
+    if (crop_offsets.empty()) return;
+    const auto first = crop_offsets.begin() + begin;
+    crop_offsets = std::vector<CropOffset>(first, first + length);
   }
 };
 
@@ -136,6 +171,7 @@ class DecoderImpl : public torch::nn::Module {
   at::Tensor loss(const DecoderExamples& examples, int64_t unet_number);
 
   /// What `forward` draws for a batch, on the decoder's device.
+  /// @param generator on the CPU or on that device; tensors are drawn where it lives
   DecoderStepNoise draw(int64_t batch, int64_t unet_number, at::Generator generator) const;
 
   /// Runs the stages start_at_unet .. stop_at_unet in eval mode, without gradients.

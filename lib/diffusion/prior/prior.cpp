@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "diffusion/decoder/step_noise.h"
 #include "model/frozen_weight.h"
 #include "model/pass_scopes.h"
+#include "model/random.h"
 #include "model/unet/unet.h"
 
 namespace dalle2 {
