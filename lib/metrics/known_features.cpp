@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
-#include "dist/process_group.h"
 #include "net/digest.h"
 
 namespace dalle2 {

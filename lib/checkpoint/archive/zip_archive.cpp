@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "base/text.h"
-#include "checkpoint/archive/mapped_file.h"
 #include "io/files/disk_io.h"
 
 #include <ATen/Parallel.h>

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <string>
-
 #include "config/reading/parse_config.h"
 #include "config/shared/train_rules.h"
 

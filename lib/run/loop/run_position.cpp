@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "run/loop/run_position.h"
 
-#include <torch/types.h>
 #include <algorithm>
 #include "base/error.h"
 #include "base/text.h"

@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "base/this_process.h"
 #include "model/random.h"
-#include "optim/precision.h"
 #include "run/device/device.h"
 
 namespace dalle2 {
