@@ -16,9 +16,7 @@ namespace {
 
 double square_distance(const DemoColour& a, const DemoColour& b) {
   double sum = 0;
-  for (size_t c = 0; c < 3; ++c) {
-    sum += (a[c] - b[c]) * (a[c] - b[c]);
-  }
+  for (size_t c = 0; c < 3; ++c) sum += (a[c] - b[c]) * (a[c] - b[c]);
   return sum;
 }
 
@@ -31,9 +29,7 @@ int nearest_ground(const DemoColour& colour) {
 /// How far a pixel lies on the way from the ground to a colour: 0 there, 1 here.
 double share_of(const DemoColour& pixel, const DemoColour& ground, const DemoColour& colour) {
   double dot = 0;
-  for (size_t c = 0; c < 3; ++c) {
-    dot += (pixel[c] - ground[c]) * (colour[c] - ground[c]);
-  }
+  for (size_t c = 0; c < 3; ++c) dot += (pixel[c] - ground[c]) * (colour[c] - ground[c]);
   return dot / std::max(square_distance(ground, colour), 1.0);
 }
 
@@ -95,9 +91,7 @@ std::optional<DemoColour> core_colour(const cv::Mat3f& picture, const DemoColour
     }
   }
   const double high = upper_hundredth(distances);
-  if (high < kLeastDistance) {
-    return std::nullopt;
-  }
+  if (high < kLeastDistance) return std::nullopt;
   std::vector<DemoColour> core;
   for (size_t i = 0; i < distances.size(); ++i) {
     if (distances[i] >= 0.8 * high) {
@@ -117,9 +111,7 @@ int unmixed_colour(const DemoColour& core, const DemoColour& ground) {
     const DemoColour& colour = kDemoColourValues[i];
     const double share = std::clamp(share_of(core, ground, colour), 0.5, 1.0);
     DemoColour mixed;
-    for (size_t c = 0; c < 3; ++c) {
-      mixed[c] = ground[c] + share * (colour[c] - ground[c]);
-    }
+    for (size_t c = 0; c < 3; ++c) mixed[c] = ground[c] + share * (colour[c] - ground[c]);
     if (const double distance = square_distance(core, mixed); distance < least) {
       least = distance;
       nearest = static_cast<int>(i);
@@ -155,9 +147,7 @@ cv::Mat1f coverage_of(const cv::Mat3f& picture,
 /// As parts of the side.
 DemoPoint centroid_of(const cv::Mat1f& coverage) {
   const cv::Moments moments = cv::moments(coverage);
-  if (moments.m00 <= 0) {
-    return {0.5, 0.5};
-  }
+  if (moments.m00 <= 0) return {0.5, 0.5};
   return {(moments.m10 / moments.m00 + 0.5) / coverage.cols,
           (moments.m01 / moments.m00 + 0.5) / coverage.rows};
 }
@@ -217,9 +207,7 @@ DemoReading analyse_demo_image(const Image& image) {
   DemoReading reading;
   reading.attributes = {-1, -1, -1, -1, nearest_ground(ground)};
   const std::optional<DemoColour> core = core_colour(picture, ground);
-  if (!core) {
-    return reading;
-  }
+  if (!core) return reading;
   const cv::Mat1f coverage = coverage_of(picture, ground, *core);
   const DemoPoint centroid = centroid_of(coverage);
   reading.attributes.colour = unmixed_colour(*core, ground);

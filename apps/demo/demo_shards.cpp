@@ -34,9 +34,7 @@ class Draws {
   }
   template <class T>
   void shuffle(std::vector<T>& values) {
-    for (size_t i = values.size(); i > 1; --i) {
-      std::swap(values[i - 1], values[engine_() % i]);
-    }
+    for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[engine_() % i]);
   }
 
  private:

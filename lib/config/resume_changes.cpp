@@ -255,9 +255,7 @@ class Comparison {
       }
       return true;
     }
-    if (kAdapterPointers.contains(pointer)) {
-      return has_adapters(saved_) && has_adapters(current_);
-    }
+    if (kAdapterPointers.contains(pointer)) return has_adapters(saved_) && has_adapters(current_);
     return std::ranges::any_of(kMeaningPointers,
                                [&](const auto& top) { return is_below(pointer, top); });
   }

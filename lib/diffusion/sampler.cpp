@@ -36,9 +36,7 @@ class DdpmSampler final : public Sampler {
     auto [mean, log_variance] = schedule_->q_posterior(denoised.x_start, x, times);
     const at::Tensor n = noise(x.sizes());
     if (pair.time == 0) return mean;
-    if (variance_) {
-      log_variance = variance_->log_variance(*schedule_, times, denoised.raw_fraction);
-    }
+    if (variance_) log_variance = variance_->log_variance(*schedule_, times, denoised.raw_fraction);
     return mean + (0.5 * log_variance).exp() * n;
   }
 

@@ -162,9 +162,7 @@ struct Unfolded : torch::autograd::Function<Unfolded> {
     const int64_t kernel = weight.size(2);
     const at::Tensor dy = rows_of_map(channels_last(grads[0]));
     variable_list found(3);
-    if (context->needs_input_grad(0)) {
-      found[0] = folded(at::mm(dy, matrix_of(weight)), x, kernel);
-    }
+    if (context->needs_input_grad(0)) found[0] = folded(at::mm(dy, matrix_of(weight)), x, kernel);
     if (context->needs_input_grad(1)) {
       found[1] = map_of_rows(
           at::cpu::view(at::mm(turned(dy), unfolded(x, kernel)), {-1, weight.size(1)}), weight);

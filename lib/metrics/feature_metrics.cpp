@@ -184,9 +184,7 @@ MeanAndDeviation inception_score(const at::Tensor& logits,
                                  int64_t splits,
                                  std::optional<at::Generator> generator) {
   at::Tensor rows = logits.to(at::kDouble);
-  if (generator) {
-    rows = rows.index_select(0, at::randperm(rows.size(0), generator, at::kLong));
-  }
+  if (generator) rows = rows.index_select(0, at::randperm(rows.size(0), generator, at::kLong));
   const at::Tensor log_p = rows.log_softmax(1);
   std::vector<double> scores;
   for (const at::Tensor& part : log_p.chunk(splits, 0)) {

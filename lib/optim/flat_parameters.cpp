@@ -241,9 +241,7 @@ void FlatGradients::restore_account(const std::vector<bool>& received) {
 }
 
 void FlatGradients::zero_grad() {
-  for (const at::Tensor& parameter : parameters_) {
-    parameter.mutable_grad().reset();
-  }
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   received_.assign(received_.size(), false);
   forget_places();
 }

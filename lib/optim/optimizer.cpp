@@ -33,9 +33,7 @@ Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& o
   std::ranges::sort(by_offset_, {}, [&](size_t i) { return entries_[i].offset; });
   groups_.push_back({options.weight_decay, {}});
   const bool grouped = is_adamw() && options.group_wd_params;
-  if (grouped) {
-    groups_.push_back({0.0, {}});
-  }
+  if (grouped) groups_.push_back({0.0, {}});
   for (size_t i = 0; i < entries_.size(); ++i) {
     const size_t group = grouped && entries_[i].tensor.dim() < 2 ? 1 : 0;
     groups_[group].members.push_back(i);
@@ -108,9 +106,7 @@ void Optimizer::step(FlatGradients& gradients,
                      const UpdateCompanions& companions) {
   const torch::NoGradGuard no_grad;
   const at::Tensor& flat = gradients.values();
-  if (active_ != gradients.received()) {
-    build_calls(gradients.received());
-  }
+  if (active_ != gradients.received()) build_calls(gradients.received());
   if (uses_cpu_algorithms(values_.device())) {
     if (found_inf.item<float>() != 0.0F) return;
     return update_on_cpu(flat, lr, 1.0 / grad_divisor.item<double>(), companions);
@@ -120,9 +116,7 @@ void Optimizer::step(FlatGradients& gradients,
   const at::Tensor counted = 1 - found_inf;
   for (const Call& call : calls_) {
     std::vector<at::Tensor> grads;
-    for (const FlatSlice& range : call.ranges) {
-      grads.push_back(range.of(flat));
-    }
+    for (const FlatSlice& range : call.ranges) grads.push_back(range.of(flat));
     for (const at::Tensor& step : call.steps) step.add_(counted);
     const auto update = [&](auto&& fused) {
       fused(call.values,
@@ -193,15 +187,11 @@ void Optimizer::update_on_cpu(const at::Tensor& grads,
 }
 
 void Optimizer::count_update() {
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    steps_[i] += active_[i] ? 1 : 0;
-  }
+  for (size_t i = 0; i < steps_.size(); ++i) steps_[i] += active_[i] ? 1 : 0;
 }
 
 std::optional<ParameterState> Optimizer::state(size_t i, const FlatMoments& whole) const {
-  if (steps_.at(i) == 0) {
-    return std::nullopt;
-  }
+  if (steps_.at(i) == 0) return std::nullopt;
   D2_CHECK(whole.exp_avg.numel() == values_.numel(), "the moments are those of a slice");
   const FlatEntry& entry = entries_[i];
   return ParameterState{steps_[i], entry.of(whole.exp_avg), entry.of(whole.exp_avg_sq)};

@@ -24,9 +24,7 @@ bool cpu_has_bfloat16() {
 }  // namespace
 
 HalfPrecisionSupport half_precision_support(const at::Device& device) {
-  if (device.is_cpu()) {
-    return {.is_gpu = false, .bfloat16 = cpu_has_bfloat16()};
-  }
+  if (device.is_cpu()) return {.is_gpu = false, .bfloat16 = cpu_has_bfloat16()};
   // The hook asks the current device for compute capability 8.0.
   const c10::DeviceGuard on_device(device);
   return {.is_gpu = true,

@@ -170,9 +170,7 @@ void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
                network.note);
   }
   const ParameterCount all = count_parameters(*plan.model);
-  if (plan.networks.size() > 1) {
-    print_line("all networks: {} parameters", with_commas(all.total));
-  }
+  if (plan.networks.size() > 1) print_line("all networks: {} parameters", with_commas(all.total));
   if (train.lora.rank == 0) return;
   print_line("adapters of rank {}: {} parameters are trained, the others are frozen",
              train.lora.rank,

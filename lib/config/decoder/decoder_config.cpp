@@ -453,9 +453,7 @@ class Planner {
     int64_t largest = 0;
     for (const int64_t kernel : config_.blur_kernel_size.values()) {
       largest = std::max(largest, kernel);
-      if (kernel % 2 == 0) {
-        error("blur_kernel_size", fmt::format("must be odd, got {}", kernel));
-      }
+      if (kernel % 2 == 0) error("blur_kernel_size", fmt::format("must be odd, got {}", kernel));
     }
     // Reflection at the border needs more pixels than it mirrors.
     for (size_t i = 1; i < count_; ++i) {

@@ -173,9 +173,7 @@ Json type_schema(const Limits& limits) {
     entry.not_empty_ = false;
     const Json item = type_schema<typename T::value_type>(entry);
     Json list = {{"type", "array"}, {"items", item}};
-    if (limits.not_empty_ || limits.least > 0) {
-      list["minItems"] = std::max<size_t>(1, limits.least);
-    }
+    if (limits.not_empty_ || limits.least > 0) list["minItems"] = std::max<size_t>(1, limits.least);
     if (limits.most > 0) list["maxItems"] = limits.most;
     return limits.one_is_list_ ? any_of({item, list}) : list;
   } else if constexpr (is_of<T, OneOrMany>) {

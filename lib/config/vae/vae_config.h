@@ -212,9 +212,7 @@ struct VaeConfig {
     if (!encdec_num_resnet_blocks.is_one()) {
       one_for_each(encdec_num_resnet_blocks.values().size(), "encdec_num_resnet_blocks");
     }
-    if (!encdec_use_attn.is_one()) {
-      one_for_each(encdec_use_attn.values().size(), "encdec_use_attn");
-    }
+    if (!encdec_use_attn.is_one()) one_for_each(encdec_use_attn.values().size(), "encdec_use_attn");
   }
 };
 

@@ -60,9 +60,7 @@ void ShardWalk::start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_
   if (options_.shuffle) {
     order_.resize(options_.urls.size());
     std::iota(order_.begin(), order_.end(), uint32_t{0});
-    for (size_t i = order_.size(); i > 1; --i) {
-      std::swap(order_[i - 1], order_[(*draws_)() % i]);
-    }
+    for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[(*draws_)() % i]);
   }
   for (; shards_opened_ < place.shard; ++shards_opened_) {
     if (options_.resample) (*draws_)();

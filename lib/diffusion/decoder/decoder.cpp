@@ -180,9 +180,7 @@ DecoderStepNoise DecoderImpl::draw(int64_t batch,
   draws.text_keep_mask =
       prob_mask(batch, 1 - plan_.config.text_cond_drop_prob, home, generator).to(device());
   if (plan.unet.self_cond) draws.self_condition = draw_self_condition(host);
-  if (plan.random_crop_size) {
-    draws.crop_offsets = draw_crops(batch, plan.image_size - side, host);
-  }
+  if (plan.random_crop_size) draws.crop_offsets = draw_crops(batch, plan.image_size - side, host);
   if (s.lowres) {
     const int64_t whole = plan.image_size;
     draws.lowres = draw_lowres(

@@ -103,9 +103,7 @@ std::vector<std::string> NewShards::finish(const std::vector<std::string>& names
         error.code().message());
   }
   for (const std::string& name : earlier_) {
-    if (std::ranges::find(names, name) == names.end()) {
-      remove_file((out / name).string());
-    }
+    if (std::ranges::find(names, name) == names.end()) remove_file((out / name).string());
   }
   return std::move(earlier_);
 }

@@ -76,9 +76,7 @@ arrow::Result<std::string> read_texts(const std::string& path,
   std::shared_ptr<arrow::Schema> schema;
   ARROW_RETURN_NOT_OK(reader->GetSchema(&schema));
   const int field = schema->GetFieldIndex(column);
-  if (field < 0) {
-    return "expected one column \"" + column + "\", got " + names_of(*schema);
-  }
+  if (field < 0) return "expected one column \"" + column + "\", got " + names_of(*schema);
   // A column of its own only if nothing is nested in it.
   const int leaf = reader->manifest().schema_fields.at(static_cast<size_t>(field)).column_index;
   const std::string type = schema->field(field)->type()->ToString();

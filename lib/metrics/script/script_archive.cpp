@@ -153,9 +153,7 @@ ScriptArchive open_script_archive(const std::string& path,
     fault = fmt::format(
         "{} is TorchScript that LibTorch cannot load: {}", path, text.substr(0, text.find('\n')));
   }
-  if (!fault.empty()) {
-    throw ConfigError("{}: {}\n  {}", where, printable(fault), how_to_make_one);
-  }
+  if (!fault.empty()) throw ConfigError("{}: {}\n  {}", where, printable(fault), how_to_make_one);
   archive.module->eval();
   for (const at::Tensor& parameter : archive.module->parameters())
     parameter.set_requires_grad(false);

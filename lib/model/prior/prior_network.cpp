@@ -130,9 +130,7 @@ at::Tensor PriorNetworkImpl::text_encodings(const PriorConditions& given,
     text = at::constant_pad_nd(text, {0, 0, 0, missing});
     keep = at::constant_pad_nd(keep, {0, missing}, false);
   }
-  if (drops() && given.text_keep_mask.defined()) {
-    keep = keep & given.text_keep_mask.unsqueeze(1);
-  }
+  if (drops() && given.text_keep_mask.defined()) keep = keep & given.text_keep_mask.unsqueeze(1);
   return at::where(keep.unsqueeze(-1), text, null);
 }
 

@@ -223,9 +223,7 @@ void add_blocks(UnetStage& made,
 UnetStage down(torch::nn::Module& group, const UnetConfig& config, const UnetLevel& level) {
   UnetStage made;
   const int64_t width = level.width;
-  if (config.memory_efficient) {
-    made.pre = add_downsample(group, "0", config, level.in, level.out);
-  }
+  if (config.memory_efficient) made.pre = add_downsample(group, "0", config, level.in, level.out);
   add_blocks(made, group, 1, config, level, width, width, false);
   made.post = level.last || config.memory_efficient
                   ? add(group, "4", make_conv(width, level.out, 1))

@@ -165,9 +165,7 @@ void copy_to_device(const at::Device& device, const std::vector<at::Tensor*>& te
   c10::Event copied(device.type());
   copied.record(copies);
   copied.block(compute);
-  for (at::Tensor* tensor : tensors) {
-    *tensor = as_floats(*tensor);
-  }
+  for (at::Tensor* tensor : tensors) *tensor = as_floats(*tensor);
 }
 
 }  // namespace dalle2
