@@ -17,9 +17,8 @@ constexpr int kErrorLines = 60;
 
 /// Errors of libraries can carry a page of stack frames; what a person needs stands first.
 std::string first_lines(std::string text, int lines) {
-  for (const char* frames : {"\nException raised from", "\nframe #"}) {
+  for (const char* frames : {"\nException raised from", "\nframe #"})
     text = text.substr(0, text.find(frames));
-  }
   size_t end = 0;
   for (int i = 0; i < lines; ++i) {
     end = text.find('\n', end);

@@ -78,9 +78,8 @@ std::string python_text(const FormatValue& value) {
   if (const auto* real = std::get_if<double>(&value)) return python_repr(*real);
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
   std::string list = "[";
-  for (const double each : std::get<std::vector<double>>(value)) {
+  for (const double each : std::get<std::vector<double>>(value))
     list += (list.size() > 1 ? ", " : "") + python_repr(each);
-  }
   return list + "]";
 }
 

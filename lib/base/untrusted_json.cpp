@@ -69,9 +69,8 @@ class Builder : public nlohmann::json_sax<Json> {
     Level& level = levels_.back();
     Json::object_t& object = level.value->get_ref<Json::object_t&>();
     const auto [place, is_new] = level.places.try_emplace(name, object.size());
-    if (is_new && object.size() >= rules_.most_keys) {
+    if (is_new && object.size() >= rules_.most_keys)
       return fail(fmt::format("an object with more than {} keys", rules_.most_keys));
-    }
     if (is_new) object.emplace_back(name, nullptr);
     level.key = std::move(name);
     level.has_key = true;

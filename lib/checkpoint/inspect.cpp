@@ -43,14 +43,12 @@ void add_entries(const std::string& name, const Value& value, Inspection& found)
     found.element_count += tensor.numel();
     found.tensor_bytes += tensor.nbytes();
   } else if (value.is_dict() && !value.as_dict().items.empty()) {
-    for (const auto& [key, child] : value.as_dict().items) {
+    for (const auto& [key, child] : value.as_dict().items)
       add_entries(below(describe(key)), child, found);
-    }
   } else if (is_sequence && !std::ranges::all_of(value.as_sequence(), is_scalar)) {
     size_t index = 0;
-    for (const Value& child : value.as_sequence()) {
+    for (const Value& child : value.as_sequence())
       add_entries(below(std::to_string(index++)), child, found);
-    }
   } else {
     found.entries.push_back({name, value});
   }
@@ -313,9 +311,8 @@ std::vector<CheckedFile> check_path(const std::string& path) {
     if (is_checked && entry.is_regular_file(ignored)) names.push_back(entry.path().string());
   });
   if (end.error) throw DataError("{}: cannot be read: {}", path, end.error.message());
-  if (names.empty()) {
+  if (names.empty())
     throw DataError("{}: expected checkpoints (.pth, .pt, .safetensors) in it, found none", path);
-  }
   std::ranges::sort(names);
   std::vector<CheckedFile> files;
   for (const std::string& name : names) files.push_back(check_file(name));

@@ -65,9 +65,8 @@ void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings&
 /// " (did you mean "decoder" instead of "decodr"?)", if a key of `root` is nearly that of a kind.
 static std::string near_kind(const Json& root) {
   for (const auto& [key, value] : root.items()) {
-    if (const auto near = nearest_word(key, known_root_keys()); near && *near != key) {
+    if (const auto near = nearest_word(key, known_root_keys()); near && *near != key)
       return fmt::format(" (did you mean \"{}\" instead of {}?)", *near, shown(key));
-    }
   }
   return "";
 }

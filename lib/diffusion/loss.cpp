@@ -127,9 +127,8 @@ at::Tensor weighed(const LossPlan& plan,
                    const at::Tensor& t) {
   at::Tensor result = losses;
   if (p2_gamma > 0) result = result * schedule.p2_loss_weight.gather(0, t);
-  if (const auto& gamma = plan.min_snr_gamma) {
+  if (const auto& gamma = plan.min_snr_gamma)
     result = result * min_snr_weights(signal_to_noise(schedule, t), *gamma, objective);
-  }
   if (plan.weighting == LossWeighting::none) return result;
   const at::Tensor sigmas = noise_share(schedule, t).clamp_min(kLeastSigma);
   return result * sigma_weights(plan.weighting, sigmas);

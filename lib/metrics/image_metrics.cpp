@@ -172,9 +172,8 @@ NamedFeatures ImageMetrics::features_of(const at::Tensor& bytes) const {
 NamedFeatures ImageMetrics::features_of_real(const at::Tensor& bytes,
                                              const at::Tensor& hashes) const {
   std::vector<int64_t> known, unknown;
-  for (int64_t i = 0; i < bytes.size(0); ++i) {
+  for (int64_t i = 0; i < bytes.size(0); ++i)
     (known_.contains(hashes[i]) ? known : unknown).push_back(i);
-  }
   if (unknown.empty()) return known_.at(hashes);
   const at::Tensor new_rows = at::tensor(unknown, at::kLong);
   NamedFeatures found = features_of(bytes.index_select(0, new_rows));
@@ -342,9 +341,8 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
     if (std::isfinite(distance.mean) && std::isfinite(distance.deviation)) {
       found.values.emplace_back("KID_mean", distance.mean);
       found.values.emplace_back("KID_std", distance.deviation);
-      if (std::isfinite(distance.standard_error)) {
+      if (std::isfinite(distance.standard_error))
         found.values.emplace_back("KID_standard_error", distance.standard_error);
-      }
     } else {
       found.faults.emplace_back("KID: is not finite: look at gamma, coef and degree");
     }

@@ -117,9 +117,8 @@ struct FeatureNetwork::Impl {
     std::map<InceptionFeature, std::vector<at::Tensor>> parts;
     for_parts(images.size(0), kImagesAtOnce, [&](int64_t begin, int64_t count) {
       const at::Tensor bytes = images.narrow(0, begin, count);
-      for (auto& [layer, rows] : is_stylegan ? run_stylegan(bytes) : run_ours(bytes)) {
+      for (auto& [layer, rows] : is_stylegan ? run_stylegan(bytes) : run_ours(bytes))
         parts[layer].push_back(std::move(rows));
-      }
     });
     Features features;
     for (const auto& [layer, rows] : parts) features[layer] = at::cat(rows);

@@ -108,9 +108,8 @@ at::Tensor DecoderTrainer::evaluate(const DecoderInputs& inputs,
 
 at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options, bool use_non_ema) {
   const int64_t batch = sample_batch(options);
-  if (batch == 0) {
+  if (batch == 0)
     throw ConfigError("sample: expected a request for at least one image, got a batch of 0");
-  }
   return sample_in_chunks(options, batch, use_non_ema, std::nullopt, [&](const auto& chunk) {
     return decoder_->sample(chunk);
   });

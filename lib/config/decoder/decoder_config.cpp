@@ -294,9 +294,8 @@ class Planner {
 
     std::vector<BetaSchedule> schedules(count_, BetaSchedule::cosine);
     if (count_ > 1) schedules.back() = BetaSchedule::linear;
-    if (config_.beta_schedule) {
+    if (config_.beta_schedule)
       schedules = per_unet(OneOrMany<BetaSchedule>(*config_.beta_schedule), "beta_schedule");
-    }
     const std::vector<double> gammas =
         per_unet(config_.p2_loss_weight_gamma, "p2_loss_weight_gamma");
     const std::vector<std::optional<int64_t>> sample_timesteps =

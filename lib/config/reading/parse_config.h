@@ -43,9 +43,8 @@ LoadedConfig parse_config(const std::string& json,
   findings.defaults = to_json(Config());
   Json root = parse_root(json, origin, faults);
   const bool file_allows_pipe = allows_pipe(root);
-  for (const std::string& assignment : options.overrides) {
+  for (const std::string& assignment : options.overrides)
     findings.overridden.push_back(apply_override(root, assignment));
-  }
   const bool is_model_alone = options.part == ConfigPart::model ||
                               (options.part == ConfigPart::stored && !root.contains("data"));
   std::vector<std::string> parts;

@@ -32,9 +32,8 @@ std::string bytes_of(std::ifstream& file, const std::string& path, uint64_t from
   file.clear();
   file.seekg(static_cast<std::streamoff>(from));
   file.read(bytes.data(), static_cast<std::streamsize>(size));
-  if (file.bad() || (file.fail() && !file.eof())) {
+  if (file.bad() || (file.fail() && !file.eof()))
     throw DataError("{}: cannot be read: {}", path, errno_text(errno));
-  }
   bytes.resize(static_cast<size_t>(file.gcount()));
   return bytes;
 }
@@ -140,9 +139,8 @@ EmbeddingTable::EmbeddingTable(const std::string& folder,
                                const std::vector<int64_t>& row_shape,
                                const WidthAdvice& on_other_width)
     : key_(key), is_remote_(!is_local_url(folder)) {
-  for (const std::string& path : files_of_table(folder, key)) {
+  for (const std::string& path : files_of_table(folder, key))
     add_file(path, row_shape_.empty() ? row_shape : row_shape_, on_other_width);
-  }
   if (rows_ == 0) {
     throw DataError("{}: expected .npy files with rows in '{}'{}, found none",
                     key,

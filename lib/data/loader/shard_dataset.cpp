@@ -202,9 +202,8 @@ void ShardWalk::note_end(bool has_sample, DropLog& drops) {
   }
   if (const std::string unread = reader_->unread(); !unread.empty())
     drops.add(drop::kUnreadData, fmt::format("{}: {}", shown_name_, unread));
-  if (!has_sample && samples_of_shard_ == 0) {
+  if (!has_sample && samples_of_shard_ == 0)
     drops.add(drop::kEmptyShard, fmt::format("{}: no member of it makes a sample", shown_name_));
-  }
 }
 
 std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
@@ -393,9 +392,8 @@ void ShardDataset::read_begun_window(const LanePosition& begun) {
     coming_.samples.pop_back();
   }
   // What was lost then was reported then.
-  if (static_cast<int64_t>(coming_.samples.size()) == begun.window_samples) {
+  if (static_cast<int64_t>(coming_.samples.size()) == begun.window_samples)
     coming_.drops = DropLog{};
-  }
   current_ = std::exchange(coming_, Window{});
   coming_.start = begun.window_end;
   coming_.bad_shards = walk_.bad_shards();

@@ -156,9 +156,8 @@ CropBox random_resized_crop_box(int width,
 }
 
 CropBox resized_size(int width, int height, const std::vector<int64_t>& size, bool fits) {
-  if (size.size() == 2) {
+  if (size.size() == 2)
     return {0, 0, static_cast<int>(width_of(size)), static_cast<int>(height_of(size))};
-  }
   if (fits) {
     const double ratio =
         static_cast<double>(std::max(width, height)) / static_cast<double>(size[0]);

@@ -87,9 +87,8 @@ std::vector<Numbers> deal_folders(const std::vector<std::string>& paths,
         paths.size());
   }
   std::vector<std::tuple<size_t, uint64_t, const Numbers*>> by_size;
-  for (const auto& [name, numbers] : folders) {
+  for (const auto& [name, numbers] : folders)
     by_size.emplace_back(paths.size() - numbers.size(), hash_of_path(name, options.seed), &numbers);
-  }
   std::ranges::sort(by_size);
   std::vector<Numbers> shards(std::min(shard_count, folders.size()));
   using Fill = std::pair<size_t, size_t>;  // pictures so far, shard

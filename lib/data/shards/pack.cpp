@@ -383,9 +383,8 @@ std::vector<std::string> describe_pack(const PackReport& report) {
                             "transparent pictures were laid on the ground"));
   }
   for (std::string& line : report.pictures.describe()) lines.push_back(std::move(line));
-  if (report.without_caption > 0) {
+  if (report.without_caption > 0)
     lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
-  }
   if (!report.captions.empty()) lines.push_back(report.captions.report_all("captions"));
   if (!report.lonely_captions.empty()) {
     lines.push_back(fmt::format("{} of its name: {}",

@@ -140,9 +140,8 @@ bool check_caption(const GroupedSample& sample,
                    const std::string& encoding,
                    ShardCheck& check) {
   const CaptionText caption = caption_of(sample, encoding);
-  if (sample.find({"txt"}) != nullptr) {
+  if (sample.find({"txt"}) != nullptr)
     note_caption(caption, {.caption_encoding = encoding}, check.url + ": " + name, check.captions);
-  }
   return !caption.text.empty();
 }
 

@@ -174,9 +174,8 @@ void check_braces(const std::string& text, const std::string& key) {
   std::vector<size_t> open;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '{') open.push_back(i);
-    if (open.size() > static_cast<size_t>(kMostLevels)) {
+    if (open.size() > static_cast<size_t>(kMostLevels))
       refuse(i, fmt::format("braces nested more than {} deep", kMostLevels));
-    }
     if (text[i] != '}') continue;
     if (open.empty()) refuse(i, "the } has no opening brace");
     const std::string body = text.substr(open.back() + 1, i - open.back() - 1);

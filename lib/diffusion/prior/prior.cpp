@@ -196,9 +196,8 @@ at::Tensor DiffusionPriorImpl::sample(const PriorSampleOptions& options) {
   PriorSampleOptions all = options;
   if (!all.timesteps) all.timesteps = plan_.config.sample_timesteps;
   all.text.embeds = options.text.embeds.repeat_interleave(candidates, 0);
-  if (options.text.encodings.defined()) {
+  if (options.text.encodings.defined())
     all.text.encodings = options.text.encodings.repeat_interleave(candidates, 0);
-  }
   const torch::NoGradGuard no_grad;
   const at::Tensor embeds = p_sample_loop(all).unflatten(0, {-1, candidates});  // [B, r, D]
   const at::Tensor texts = options.text.embeds.to(embeds.device()).unsqueeze(1);

@@ -176,9 +176,8 @@ Image decode_png(const std::string& content,
   std::vector<uint8_t> stored(stride * height);
   std::vector<png_bytep> rows(height);
   for (size_t y = 0; y < height; ++y) rows[y] = stored.data() + y * stride;
-  if (!read_rows(reader, rows.data(), adds_alpha)) {
+  if (!read_rows(reader, rows.data(), adds_alpha))
     throw DataError("{}: damaged PNG of {}x{}: {}", origin, width, height, reader.error.message);
-  }
   Image image;
   image.width = static_cast<int>(width);
   image.height = static_cast<int>(height);

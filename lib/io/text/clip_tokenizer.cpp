@@ -138,9 +138,8 @@ const char* ClipTokenizer::Tables::add_merge(std::string_view line, Numbers& num
   if (space == std::string_view::npos) return "expected two tokens with a space between";
   const auto first = numbers.find(std::string(line.substr(0, space)));
   const auto second = numbers.find(std::string(line.substr(space + 1)));
-  if (first == numbers.end() || second == numbers.end()) {
+  if (first == numbers.end() || second == numbers.end())
     return "expected two tokens that earlier lines make";
-  }
   const auto a = static_cast<size_t>(first->second), b = static_cast<size_t>(second->second);
   if (ends_word[a]) return "nothing can follow the end of a word";
   if (names.size() >= kMostTokens) return "there are too many lines";
@@ -200,9 +199,8 @@ ClipTokenizer::ClipTokenizer(std::string_view merges, const std::string& where) 
     merges.remove_prefix(std::min(end + 1, merges.size()));
     const bool is_comment = line == 1 && (text.starts_with("#version") || text.starts_with('"'));
     if (is_comment) continue;
-    if (const char* fault = tables->add_merge(text, numbers)) {
+    if (const char* fault = tables->add_merge(text, numbers))
       throw DataError("{}: line {}, \"{}\": {}", where, line, shown_caption(text), fault);
-    }
   }
   tables_ = std::move(tables);
 }

@@ -132,9 +132,8 @@ ScriptArchive open_script_archive(const std::string& path,
                                   const std::string& where,
                                   const std::string& how_to_make_one,
                                   const at::Device& device) {
-  if (!std::filesystem::is_regular_file(path)) {
+  if (!std::filesystem::is_regular_file(path))
     throw ConfigError("{}: there is no file {}\n  {}", where, printable(path), how_to_make_one);
-  }
   ScriptArchive archive{.path = path, .sha256 = {}, .about = {}, .module = {}};
   torch::jit::ExtraFilesMap extra = {{kAbout, ""}};
   std::string fault;

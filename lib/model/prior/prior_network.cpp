@@ -69,9 +69,8 @@ void PriorNetworkImpl::build_time_embedding() {
 
 void PriorNetworkImpl::check_text(int64_t batch, const PriorConditions& given) const {
   const at::Tensor& embed = given.text_embed;
-  if (!embed.defined()) {
+  if (!embed.defined())
     throw DataError("the prior is conditioned on text embeddings, but none was given");
-  }
   check_batch("text embeddings", embed, batch);
   if (embed.dim() != 2 || embed.size(1) != config_.dim) {
     throw DataError(

@@ -173,9 +173,8 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
   // The CLIP that made the embeddings of a training has no part in what the model draws.
   const size_t of_clip =
       std::erase_if(weights, [](const auto& item) { return is_of_frozen_clip(item.first); });
-  if (of_clip > 0) {
+  if (of_clip > 0)
     log_info("ckpt", "{}: {} tensors of a CLIP are left out", source.checkpoint_path, of_clip);
-  }
   const ConfigText text = config_text(source, root);
   Version version = kLastVersion;
   if constexpr (requires { decltype(parse({}, {}, {}).config)::written_by; })
@@ -275,9 +274,8 @@ void prior_to_last(StateDict& weights, Json& prior, const Version& v, const std:
     weights.emplace_back("net.null_image_embed", at::zeros({1, dim}));
   }
   if (layout.drops_text_embeds) return;
-  for (const char* key : {"cond_drop_prob", "text_cond_drop_prob", "image_cond_drop_prob"}) {
+  for (const char* key : {"cond_drop_prob", "text_cond_drop_prob", "image_cond_drop_prob"})
     prior[key] = 0.0;
-  }
   log_info(
       "ckpt", "{}: guidance meant something else in {}: cond_drop_prob becomes 0", in, to_text(v));
 }

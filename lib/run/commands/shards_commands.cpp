@@ -35,9 +35,8 @@ std::vector<std::string> numbered_shards(const ShardsCheckCommand& command) {
   if (!command.last_shard) {
     std::string there;
     const auto numbers = is_local_url(command.url) ? existing_numbers(shards) : std::nullopt;
-    if (numbers && !numbers->empty()) {
+    if (numbers && !numbers->empty())
       there = fmt::format("; there are {} to {}", numbers->front(), numbers->back());
-    }
     throw ConfigError(
         "SHARDS: \"{}\" has {{}} for a number.\n  Add --last N, the number of the last shard{}.",
         public_url(command.url),

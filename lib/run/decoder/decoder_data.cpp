@@ -273,9 +273,8 @@ std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
   auto metrics = std::make_unique<ImageMetrics>(
       config, loaded.plan.stages.at(last).image_size, device, loaded.config.seed);
   const std::string fault = metrics->known().load(cache_folder(loaded.config));
-  if (!fault.empty()) {
+  if (!fault.empty())
     log_warning("eval", "the features of real images are computed again: {}", fault);
-  }
   return metrics;
 }
 

@@ -516,13 +516,11 @@ nlohmann::ordered_json figures_of(const LoadedDecoderConfig& loaded, const Evalu
   if (!group.is_main()) return {};
   const MetricValues found = metrics->compute();
   // Of a run that is not here, none is begun.
-  if (config.evaluate.cache_path || std::filesystem::is_directory(config.tracker.data_path)) {
+  if (config.evaluate.cache_path || std::filesystem::is_directory(config.tracker.data_path))
     keep_real_features(config, *metrics);
-  }
   warn_of_faults(found);
-  if (found.values.empty()) {
+  if (found.values.empty())
     throw DataError("--split {}: no metric could be computed, see above", command.split);
-  }
   nlohmann::ordered_json json;
   json["images"] = found.images;
   if (found.left_out > 0) json["images_left_out"] = found.left_out;

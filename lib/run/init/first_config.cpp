@@ -350,9 +350,8 @@ ShardSurvey survey_shards(const InitCommand& command) {
                           " no text: " + report.captions.first(drop::kBadCaption);
   }
   for (const ShardCheck& shard : report.shards) {
-    for (const auto& [side, pictures] : shard.short_sides) {
+    for (const auto& [side, pictures] : shard.short_sides)
       survey.short_sides.insert(survey.short_sides.end(), static_cast<size_t>(pictures), side);
-    }
     for (const auto& [percent, pictures] : shard.shapes) {
       constexpr double kWhole = 100;
       survey.shapes.insert(survey.shapes.end(),
@@ -385,9 +384,8 @@ std::vector<std::string> describe(const ShardSurvey& survey) {
                   with_commas(survey.usable),
                   with_commas(survey.with_caption),
                   survey.short_sides.front())};
-  if (survey.usable < survey.samples && !survey.faults.empty()) {
+  if (survey.usable < survey.samples && !survey.faults.empty())
     lines.push_back("not usable, or not in all:" + indented_list(survey.faults));
-  }
   // Embeddings were made of the pictures as they are.
   for (std::string& line :
        survey.embed_width == 0 ? describe(survey.tally) : survey.tally.describe())

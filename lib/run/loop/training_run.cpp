@@ -476,9 +476,8 @@ void TrainingRun::give_up(int64_t part, int64_t in_a_row, const std::string& why
 void TrainingRun::roll_back(const TooManySkips& skips) {
   const auto& [part, in_a_row] = skips;
   if (train_.non_finite.action == NonFiniteAction::stop) give_up(part, in_a_row, "");
-  if (checkpoints_.newest_good().empty()) {
+  if (checkpoints_.newest_good().empty())
     give_up(part, in_a_row, "; there is no checkpoint of this run to go back to");
-  }
   if (checkpoints_.roll_backs() >= train_.non_finite.max_roll_backs) {
     give_up(
         part,
@@ -505,9 +504,8 @@ void TrainingRun::roll_back(const TooManySkips& skips) {
   checkpoints_.go_back();
   any_trainer_->set_learning_rate_factor(factor);
   size_t i = 0;
-  for (const int64_t each : any_trainer_->trained_parts()) {
+  for (const int64_t each : any_trainer_->trained_parts())
     any_trainer_->set_skipped_updates(each, {.total = skipped[i++].total, .in_a_row = 0});
-  }
   remember_skips();
   session_.tracker().log(
       {{"Roll Backs", checkpoints_.roll_backs()}, {"Learning Rate Factor", factor}},
@@ -518,9 +516,8 @@ void TrainingRun::roll_back(const TooManySkips& skips) {
 
 /// Counts what was skipped so far as reported: after a checkpoint was loaded.
 void TrainingRun::remember_skips() {
-  for (const int64_t part : any_trainer_->trained_parts()) {
+  for (const int64_t part : any_trainer_->trained_parts())
     told_skips_[static_cast<size_t>(part - 1)] = any_trainer_->skipped_updates(part).total;
-  }
 }
 
 }  // namespace dalle2

@@ -130,9 +130,8 @@ at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions) {
     throw DataError(
         "{}: expected one or more rows, got shape [{}]", path, fmt::join(array.shape, ", "));
   }
-  if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) {
+  if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); }))
     throw DataError("{}: holds values that are not finite (NaN or infinite)", path);
-  }
   return at::tensor(at::ArrayRef<float>(values), at::kFloat).view(array.shape);
 }
 

@@ -365,17 +365,15 @@ class VaeRun : public RowRun<ImageFolder> {
                          {"step", at::scalar_tensor(trainer_.steps(), at::kLong)}};
     for (const auto& [name, tensor] : live) wrapper.emplace_back("online_model." + name, tensor);
     const Value model(averaged);
-    for (const auto& [name, tensor] : Cursor(model).at("model").as_state_dict()) {
+    for (const auto& [name, tensor] : Cursor(model).at("model").as_state_dict())
       wrapper.emplace_back("ema_model." + name, tensor);
-    }
     store(fmt::format("vae.{}.ema.pt", step), wrapper);
   }
   LogRecord step_values(double samples_per_second) override {
     LogRecord record = {{"samples_per_second", samples_per_second},
                         {"samples_seen", position_.samples_seen}};
-    for (auto& value : position_.diagnostics.take(session_.group())) {
+    for (auto& value : position_.diagnostics.take(session_.group()))
       record.push_back(std::move(value));
-    }
     return record;
   }
   int64_t epochs() const override { return epochs_ > 0 ? epochs_ : counted_epochs(); }
@@ -484,9 +482,8 @@ std::unique_ptr<TrainingRun> make_run(const LoadedVaeConfig& loaded, const RunPr
 nlohmann::ordered_json figures_of(const LoadedVaeConfig& loaded, const Evaluation& evaluation) {
   const auto& [command, device, group] = evaluation;
   const TrainVaeConfig& config = loaded.config;
-  if (command.split == "test") {
+  if (command.split == "test")
     throw ConfigError("--split test: a VAE's pictures are divided into train and val");
-  }
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   const Cursor root(checkpoint, command.checkpoint_path);
   VqganVae vae = load_vae(evaluation.source(config.train), checkpoint);
@@ -539,9 +536,8 @@ void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOption
   VaePosition position;
   plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
-    for (const char* split : {"train", "val"}) {
+    for (const char* split : {"train", "val"})
       print_line("{}: {}", split, counted(data.rows(split), "picture"));
-    }
     print_pictures(data.first_pictures(), decode_options(config.data, config.vae.channels));
     print_line("steps: {}", with_commas(config.train.num_train_steps));
   });
@@ -562,9 +558,8 @@ FirstConfig vae_first_config(const InitCommand& command) {
                                           command.data,
                                           with_commas(pictures.rows("train")))},
                     .recipe = recipe};
-  if (tally.pictures < pictures.files()) {
+  if (tally.pictures < pictures.files())
     first.found.push_back(fmt::format("{} looked at", counted(tally.pictures, "picture")));
-  }
   for (std::string& line : describe(tally)) first.found.push_back(std::move(line));
   const std::string model = fmt::format(
       R"(    "dim": {},

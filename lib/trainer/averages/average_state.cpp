@@ -36,9 +36,8 @@ bool truth_of(const Cursor& entry) {
 }
 
 void check(bool good, const Cursor& place, const char* upstream_text) {
-  if (!good) {
+  if (!good)
     throw DataError("{}: {}: got {}", place.where(), upstream_text, describe(place.value()));
-  }
 }
 
 bool is_number(const Value& value) {

@@ -173,9 +173,8 @@ void PostHocAverages::shard(const RankShards& shards) {
 StateDict PostHocAverages::named(const at::Tensor& values) const {
   StateDict weights;
   if (!values.defined()) return weights;
-  for (const FlatEntry& entry : online_.entries()) {
+  for (const FlatEntry& entry : online_.entries())
     weights.emplace_back(entry.name, entry.of(values));
-  }
   return weights;
 }
 
@@ -207,9 +206,8 @@ void PostHocAverages::load_state(const Cursor& saved) {
   const torch::NoGradGuard no_grad;
   const Cursor averages = saved.at("averages");
   bool same = averages.size() == averages_.size();
-  for (size_t a = 0; same && a < averages_.size(); ++a) {
+  for (size_t a = 0; same && a < averages_.size(); ++a)
     same = averages.at(a).at("sigma").as_double() == averages_[a].sigma;
-  }
   if (!same) {
     throw DataError(
         "{}: the averages have other widths than /train/post_hoc_ema/sigmas.\n  Give the widths "

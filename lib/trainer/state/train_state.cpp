@@ -374,9 +374,8 @@ void TrainState::write_averages(const AverageLayout& layout) {
   } else {
     out_.set(layout.key(kind), std::move(of_diffusers.items.front()));
   }
-  if (layout.model_key != nullptr && kind == EmaKind::ema_pytorch) {
+  if (layout.model_key != nullptr && kind == EmaKind::ema_pytorch)
     out_.set(layout.model_key, to_dict(contents_.parts.front()->average->averaged_model(layout)));
-  }
 }
 
 void TrainState::averages(const AverageLayout& layout) {
@@ -471,9 +470,8 @@ void TrainState::skipped(const std::string& key, bool flat) {
                     c10::str(saved->as_tensor().sizes()));
   }
   for (int64_t i = 0; i < count; ++i) {
-    if (const auto& part = contents_.parts[static_cast<size_t>(i)]) {
+    if (const auto& part = contents_.parts[static_cast<size_t>(i)])
       part->skipped = {counts[2 * i].item<int64_t>(), counts[2 * i + 1].item<int64_t>()};
-    }
   }
 }
 

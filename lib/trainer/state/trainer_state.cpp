@@ -74,9 +74,8 @@ Dict Trainer::model_state(const Extras& extras) const {
   const HeldAverages held = hold_averages();
   const AveragesInPlace averages = averages_in_place();
   StateDict weights = state_dict(*contents_.plan.model);
-  if (contents_.lora) {
+  if (contents_.lora)
     weights = merged_lora(weights, contents_.lora->alpha, "the " + contents_.plan.model_name);
-  }
   out.set("model", to_dict(contents_.with_carried(std::move(weights))));
   return out;
 }
