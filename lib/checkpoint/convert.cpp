@@ -10,6 +10,7 @@
 #include "checkpoint/pickle/pickle.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
+#include "io/files/folder_names.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -203,12 +204,10 @@ bool looks_like_safetensors(const std::string& path) {
 
 /// @throws DataError for the folder of a run, naming the file that is meant
 static void refuse_folder(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return;
+  if (!is_folder(path)) return;
   for (const char* name : {"model.pth", "checkpoint.pth"}) {
-    const fs::path file = fs::path(path) / name;
-    if (!fs::exists(file, ignored)) continue;
+    const std::filesystem::path file = std::filesystem::path(path) / name;
+    if (!path_exists(file)) continue;
     throw DataError("{}: expected a file, got the folder of a run\n  Did you mean {}?",
                     printable(path),
                     file.string());

@@ -19,6 +19,7 @@
 #include "checkpoint/file_version.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
+#include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 
 namespace dalle2 {
@@ -62,14 +63,10 @@ std::string type_of(const Value& value) {
 /// A value as one line of a table, shortened if it is so long that it would hide the rest.
 std::string in_table(const std::string& value) {
   const std::string text = one_line(value);
-  if (text.size() > kMaxValueWidth) {
-    size_t end = kMaxValueWidth - 3;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
-      --end;  // not in the middle of a UTF-8 character
-    }
-    return text.substr(0, end) + "...";
-  }
-  return text;
+  if (text.size() <= kMaxValueWidth) return text;
+  size_t end = kMaxValueWidth - 3;
+  while (end > 0 && !begins_character(text[end])) --end;
+  return text.substr(0, end) + "...";
 }
 
 /// Which older dalle2-pytorch wrote the weights; "" for the last one, and for other weights.
@@ -296,12 +293,11 @@ CheckedFile check_file(const std::string& path) {
 }
 
 std::vector<CheckedFile> check_path(const std::string& path) {
-  std::error_code error;
-  if (!fs::exists(path, error)) {
+  if (!path_exists(path)) {
     throw DataError("{}: no such file or folder: expected a checkpoint or the folder of a run",
                     path);
   }
-  if (!fs::is_directory(path, error)) return {check_file(path)};
+  if (!is_folder(path)) return {check_file(path)};
   std::vector<std::string> names;
   const WalkEnd end = walk_folder(path, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;

@@ -182,8 +182,7 @@ void EmbeddingTable::add_file(const std::string& path,
   }
   if (layout.shape[0] == 0) return;
   row_shape_ = row;
-  row_numel_ = 1;
-  for (const int64_t extent : row) row_numel_ *= extent;
+  row_numel_ = c10::multiply_integers(row);
   row_bytes_ = std::max(row_bytes_, static_cast<uint64_t>(row_numel_) * npy_item_size(layout.type));
   files_.push_back({path, layout, rows_, begin.file_size, begin.state});
   rows_ += layout.shape[0];
@@ -396,13 +395,12 @@ std::vector<int64_t> RowOrder::rows_at(int64_t begin, int64_t count) const {
 std::vector<std::string> table_files(const std::string& folder,
                                      const std::string& key,
                                      const std::vector<std::string>& extensions) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) {
+  if (!is_folder(folder)) {
     throw DataError("{}: expected a folder of {} files, got '{}', which is {}",
                     key,
                     fmt::join(extensions, " or "),
                     folder,
-                    fs::exists(folder, error) ? "a file" : "not there");
+                    path_exists(folder) ? "a file" : "not there");
   }
   std::vector<std::string> files;
   const WalkEnd end = walk_data(folder, Below::kAll, [&](const fs::directory_entry& entry) {

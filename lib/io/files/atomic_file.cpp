@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/this_process.h"
+#include "io/files/folder_names.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -80,8 +81,7 @@ void flush_folder_of(const std::string& path) {
 
 /// mkdir -p, with each new entry flushed.
 void create_folders(const std::string& folder, const std::string& for_path) {
-  std::error_code ignored;
-  if (fs::exists(folder, ignored)) return;
+  if (path_exists(folder)) return;
   const std::string parent = parent_folder(folder);
   if (parent != folder) create_folders(parent, for_path);
   if (fails_here("mkdir") || mkdir(folder.c_str(), 0777) != 0) {
@@ -97,9 +97,8 @@ void create_folders(const std::string& folder, const std::string& for_path) {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(path_ + ".part") {
   create_folders(parent_folder(path_), path_);
-  std::error_code ignored;
-  if (fs::is_directory(path_, ignored)) throw_write_error(path_, "write", EISDIR);
-  if (fs::exists(path_, ignored) && !fs::is_regular_file(path_, ignored)) {
+  if (is_folder(path_)) throw_write_error(path_, "write", EISDIR);
+  if (std::error_code ignored; path_exists(path_) && !fs::is_regular_file(path_, ignored)) {
     throw ConfigError(
         "{}: is a device or a pipe, which a file must not replace\n"
         "  Give the path of a regular file.",
