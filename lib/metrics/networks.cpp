@@ -52,19 +52,8 @@ constexpr const char* kInceptionAdvice =
     "publish; StyleGAN2-ADA's inception-2015-12-05.pt is one.";
 
 int64_t width_of(InceptionFeature layer) {
-  switch (layer) {
-    case InceptionFeature::k64:
-      return 64;
-    case InceptionFeature::k192:
-      return 192;
-    case InceptionFeature::k768:
-      return 768;
-    case InceptionFeature::k2048:
-      return 2048;
-    case InceptionFeature::logits_unbiased:
-      return 1008;
-  }
-  throw std::logic_error("a layer");
+  constexpr int64_t kWidths[] = {64, 192, 768, 2048, 1008};  // in the order of the layers
+  return kWidths[static_cast<size_t>(layer)];
 }
 
 bool has_argument(const torch::jit::Module& module, const std::string& name) {
@@ -87,15 +76,10 @@ constexpr const char* kLpipsAdvice =
 at::Tensor resize_for_network(const at::Tensor& images, int64_t side, NetworkResize how) {
   D2_CHECK(images.dim() == 4 && images.scalar_type() == at::kFloat, "pictures of float32");
   const std::vector<int64_t> size = {side, side};
-  switch (how) {
-    case NetworkResize::tf1:
-      return resize_like_tensorflow1(images, side);
-    case NetworkResize::antialias:
-      return at::_upsample_bilinear2d_aa(images, size, /*align_corners=*/false);
-    case NetworkResize::clean:
-      return at::_upsample_bicubic2d_aa(images, size, /*align_corners=*/false);
-  }
-  throw std::logic_error("a way to resize");
+  if (how == NetworkResize::tf1) return resize_like_tensorflow1(images, side);
+  return how == NetworkResize::antialias
+             ? at::_upsample_bilinear2d_aa(images, size, /*align_corners=*/false)
+             : at::_upsample_bicubic2d_aa(images, size, /*align_corners=*/false);
 }
 
 at::Tensor to_bytes(const at::Tensor& images) {

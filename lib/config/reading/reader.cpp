@@ -59,16 +59,9 @@ std::string word_for(const std::string& key, const std::vector<std::string>& kno
 
 /// The argument that a transform cannot do without; null if there is none.
 const char* required_argument(TransformKind kind) {
-  switch (kind) {
-    case TransformKind::RandomResizedCrop:
-    case TransformKind::Resize:
-    case TransformKind::CenterCrop:
-      return "size";
-    case TransformKind::RandomRotation:
-      return "degrees";
-    default:
-      return nullptr;
-  }
+  const bool has_size = kind == TransformKind::RandomResizedCrop || kind == TransformKind::Resize ||
+                        kind == TransformKind::CenterCrop;
+  return has_size ? "size" : kind == TransformKind::RandomRotation ? "degrees" : nullptr;
 }
 
 /// Whether the loader reads nothing of this kind: "gs://bucket/x", "ftp:x".

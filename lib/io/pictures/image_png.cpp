@@ -92,16 +92,10 @@ bool read_rows(Reader& reader, png_bytep* rows, bool adds_alpha) {
 }
 
 int stored_channels(int colour_type) {
-  switch (colour_type) {
-    case PNG_COLOR_TYPE_GRAY_ALPHA:
-      return 2;
-    case PNG_COLOR_TYPE_RGB:
-      return 3;
-    case PNG_COLOR_TYPE_RGB_ALPHA:
-      return 4;
-    default:
-      return 1;
-  }
+  return colour_type == PNG_COLOR_TYPE_GRAY_ALPHA  ? 2
+         : colour_type == PNG_COLOR_TYPE_RGB       ? 3
+         : colour_type == PNG_COLOR_TYPE_RGB_ALPHA ? 4
+                                                   : 1;
 }
 
 /// Colours of the indices; those beyond the file's palette are black, as in Pillow, and opaque.

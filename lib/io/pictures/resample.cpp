@@ -57,22 +57,13 @@ struct Filter {
   double support;
 };
 
-Filter filter_of(Interpolation mode) {
-  switch (mode) {
-    case Interpolation::kBox:
-      return {box_filter, 0.5};
-    case Interpolation::kHamming:
-      return {hamming_filter, 1.0};
-    case Interpolation::kBicubic:
-      return {cubic_filter, 2.0};
-    case Interpolation::kLanczos:
-      return {lanczos_filter, 3.0};
-    case Interpolation::kBilinear:
-    case Interpolation::kNearest:
-      break;
-  }
-  return {triangle_filter, 1.0};
-}
+/// In the order of Interpolation; nothing is weighed by that of kNearest.
+constexpr Filter kFilters[] = {{triangle_filter, 1.0},
+                               {box_filter, 0.5},
+                               {triangle_filter, 1.0},
+                               {hamming_filter, 1.0},
+                               {cubic_filter, 2.0},
+                               {lanczos_filter, 3.0}};
 
 /// The weights of one output pixel as shares of 1, then in fixed point.
 void fix_weights(std::vector<double>& exact, size_t count, double sum, int32_t* weights) {
@@ -137,7 +128,7 @@ void copy_rows(const uint8_t* from,
 }  // namespace
 
 Taps make_taps(int in_size, double begin, double end, int out_size, Interpolation mode) {
-  const Filter filter = filter_of(mode);
+  const Filter& filter = kFilters[static_cast<size_t>(mode)];
   const double scale = (end - begin) / out_size;
   const double filter_scale = std::max(scale, 1.0);  // shrinking widens the filter
   const double support = filter.support * filter_scale;
