@@ -121,8 +121,7 @@ VersionRange versions_of_tensors(const StateDict& weights,
 }
 
 std::optional<Version> said_version(const Cursor& checkpoint) {
-  const std::optional<Cursor> entry =
-      checkpoint.value().is_dict() ? checkpoint.find("version") : std::nullopt;
+  const std::optional<Cursor> entry = checkpoint.find("version");
   const std::optional<std::string> text = entry ? version_text(entry->value()) : std::nullopt;
   if (!text) return std::nullopt;
   return parse_version(*text, entry->where(), /*or_later=*/true);

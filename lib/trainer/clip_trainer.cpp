@@ -88,8 +88,7 @@ Extras ClipTrainer::companions() const {
 }
 
 void ClipTrainer::take_companions(const Cursor& root) {
-  const auto merges = root.value().is_dict() ? root.find(kClipMergesKey) : std::nullopt;
-  if (merges) merges_ = merges->as_string();
+  if (const auto merges = root.find(kClipMergesKey)) merges_ = merges->as_string();
   has_taken_weights_ = true;
 }
 

@@ -48,7 +48,7 @@ std::string config_of_checkpoint(const std::string& kind, const std::string& pat
   const Value checkpoint = read_checkpoint(path);
   const Cursor root(checkpoint, path);
   check_kind(root, kind);
-  const std::optional<Cursor> config = root.value().is_dict() ? root.find("config") : std::nullopt;
+  const std::optional<Cursor> config = root.find("config");
   if (!config || config->is_none()) {
     throw ConfigError(
         "{}: this file has no config: give the `{}` section that it was trained with as \"model\" "
@@ -307,8 +307,7 @@ std::string stored_config(const Cursor& checkpoint) {
 }
 
 ConfigChanges changes_since(const Cursor& checkpoint, const std::string& full_json) {
-  const std::optional<Cursor> saved =
-      checkpoint.value().is_dict() ? checkpoint.find("config") : std::nullopt;
+  const std::optional<Cursor> saved = checkpoint.find("config");
   if (!saved || !saved->value().is_dict()) return {};
   // What the reference stored may hold secrets.
   return compare_for_resume(public_config(stored_config(checkpoint)), full_json);
