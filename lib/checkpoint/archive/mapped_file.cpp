@@ -55,8 +55,7 @@ at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file,
                           at::IntArrayRef shape,
                           at::ScalarType dtype) {
   const auto options = at::TensorOptions().dtype(dtype);
-  int64_t count = 1;
-  for (const int64_t extent : shape) count *= extent;
+  const int64_t count = c10::multiply_integers(shape);
   if (count == 0) return at::empty(shape, options);
   const size_t item = c10::elementSize(dtype);
   uint8_t* bytes =

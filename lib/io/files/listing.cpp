@@ -205,10 +205,8 @@ std::optional<int64_t> number_of_array(const std::string& path) {
   const std::filesystem::path file = path;
   const std::string stem = file.stem().string();
   const std::string digits = stem.substr(stem.rfind('_') + 1);  // all of it without one
-  const bool is_number = !digits.empty() && digits.size() <= kMostDigits &&
-                         digits.find_first_not_of("0123456789") == std::string::npos;
-  if (file.extension() != ".npy" || !is_number) return std::nullopt;
-  return std::stoll(digits);
+  if (file.extension() != ".npy" || digits.size() > kMostDigits) return std::nullopt;
+  return number_of_digits(digits);
 }
 
 std::vector<std::string> numbered_arrays(const std::string& folder) {

@@ -46,8 +46,7 @@ void check_image_size(int64_t width, int64_t height, const std::string& origin) 
 }
 
 Image flip_horizontally(const Image& image) {
-  constexpr int kMirrored = 2;
-  return turned(image, kMirrored);
+  return turned(image, /*orientation=*/2);
 }
 
 Image turned(const Image& image, int orientation) {

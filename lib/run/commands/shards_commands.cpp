@@ -318,9 +318,7 @@ void run_shards_check(const ShardsCheckCommand& command) {
   options.shard_width = command.shard_width;
   options.index_width = command.index_width;
   options.caption_encoding = command.caption_encoding;
-  const CheckReport report = check_shards(options, [](int64_t done, int64_t total) {
-    log_live(fmt::format("{} of {}", with_commas(done), counted(total, "shard")));
-  });
+  const CheckReport report = check_shards(options, live_progress("shard"));
   log_live("");
   for (const std::string& line : describe_check(report)) print_line("{}", line);
   judge(report, short_shards({command.url}));
