@@ -28,6 +28,19 @@ bool is_state_dict(const Value& value) {
          });
 }
 
+/// What precedes the names of a part in the model of a checkpoint: of a decoder's unet, of a VAE's
+/// autoencoder and discriminator. @param part its number, as in the entry "ema"
+std::string prefix_of_part(const Cursor& checkpoint, const std::string& part) {
+  bool is_vae = false;
+  if (const auto model = checkpoint.find("model"); model && model->value().is_dict()) {
+    const auto& items = model->value().as_dict().items;
+    is_vae = !items.empty() && items.front().first.is_string() &&
+             items.front().first.as_string().starts_with("enc_dec.");
+  }
+  if (!is_vae) return "unets." + part + ".";
+  return part == "0" ? "" : "discr.";
+}
+
 /// "0.ema_model.init_conv.bias" -> ("unets.0.init_conv.bias"); empty for other names.
 std::string name_in_model(const Cursor& checkpoint, const std::string& ema_name) {
   const size_t dot = ema_name.find('.');
@@ -142,17 +155,6 @@ size_t write_as_safetensors(const std::string& path, const Value& root) {
 }
 
 }  // namespace
-
-std::string prefix_of_part(const Cursor& checkpoint, const std::string& part) {
-  bool is_vae = false;
-  if (const auto model = checkpoint.find("model"); model && model->value().is_dict()) {
-    const auto& items = model->value().as_dict().items;
-    is_vae = !items.empty() && items.front().first.is_string() &&
-             items.front().first.as_string().starts_with("enc_dec.");
-  }
-  if (!is_vae) return "unets." + part + ".";
-  return part == "0" ? "" : "discr.";
-}
 
 Dict with_entries(const StateDict& model,
                   const Cursor& checkpoint,

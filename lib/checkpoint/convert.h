@@ -22,10 +22,6 @@ bool looks_like_safetensors(const std::string& path);
 /// What names begin with in the state dict of an ema_pytorch.EMA.
 inline const std::string kEmaModel = "ema_model.", kOnlineModel = "online_model.";
 
-/// What precedes the names of a part in the model of a checkpoint: of a decoder's unet, of a VAE's
-/// autoencoder and discriminator. @param part its number, as in the entry "ema"
-std::string prefix_of_part(const Cursor& checkpoint, const std::string& part);
-
 /// Whether averaged_weights() finds some in a checkpoint or in the file of an EMA
 /// wrapper.
 bool has_averages(const Cursor& checkpoint);

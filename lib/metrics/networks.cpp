@@ -71,8 +71,8 @@ at::Tensor by_channel(const std::vector<double>& values, const at::Device& devic
 constexpr const char* kLpipsAdvice =
     "scripts/export_lpips.py makes one from the weights that torchvision publishes.";
 
-}  // namespace
-
+/// By different ways figures do not compare. @param images [n, c, h, w] float32, values of bytes (0 to 255)
+/// @return [n, c, side, side] float32
 at::Tensor resize_for_network(const at::Tensor& images, int64_t side, NetworkResize how) {
   D2_CHECK(images.dim() == 4 && images.scalar_type() == at::kFloat, "pictures of float32");
   const std::vector<int64_t> size = {side, side};
@@ -81,6 +81,8 @@ at::Tensor resize_for_network(const at::Tensor& images, int64_t side, NetworkRes
              ? at::_upsample_bilinear2d_aa(images, size, /*align_corners=*/false)
              : at::_upsample_bicubic2d_aa(images, size, /*align_corners=*/false);
 }
+
+}  // namespace
 
 at::Tensor to_bytes(const at::Tensor& images) {
   return images.to(at::kFloat).mul(255).add_(0.5).clamp_(0, 255).to(at::kByte);

@@ -15,10 +15,6 @@
 
 namespace dalle2 {
 
-/// By different ways figures do not compare. @param images [n, c, h, w] float32, values of bytes (0 to 255)
-/// @return [n, c, side, side] float32
-at::Tensor resize_for_network(const at::Tensor& images, int64_t side, NetworkResize how);
-
 /// Bytes as pictures are stored: floor(x * 255 + 0.5), clamped, of x in [0, 1]. @return uint8
 at::Tensor to_bytes(const at::Tensor& images);
 

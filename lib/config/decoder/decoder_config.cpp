@@ -101,6 +101,32 @@ void check_groups(const UnetConfig& unet, const UnetError& error) {
   }
 }
 
+/// Halvings of the image between the input of the unet and its middle.
+int64_t halvings(const UnetConfig& unet) {
+  const auto resolutions = static_cast<int64_t>(unet.dim_mults.size());
+  return unet.memory_efficient ? resolutions : resolutions - 1;
+}
+
+/// Widths, groups, kernels and array lengths of a unet whose plain limits hold.
+void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults& faults) {
+  const UnetError error = [&](const std::string& key, const std::string& text) {
+    faults.error(pointer + "/" + key, text);
+  };
+  const size_t before = faults.errors().size();
+  if (unet.dim < 4 || unet.dim % 2 != 0) {
+    error("dim",
+          fmt::format("must be even and at least 4 (it is the width of the sinusoidal time "
+                      "embedding too), got {}",
+                      unet.dim));
+  }
+  check_lengths(unet, error);
+  check_kernels(unet, error);
+  // The rest computes with these figures, so it is asked only when they make sense.
+  if (faults.errors().size() != before) return;
+  check_widths(unet, error);
+  check_groups(unet, error);
+}
+
 /// Refuses schedules in which a beta reaches 1 where the maths of this stage would turn into NaN, and zero
 /// terminal SNR for a unet that predicts the noise. A chain whose last alphas_cumprod is 0 (jsd, zero terminal SNR)
 /// keeps nothing of the image at t = T-1: adding noise and predicting x_start or v are fine there; what divides by it
@@ -474,30 +500,6 @@ class Planner {
 };
 
 }  // namespace
-
-int64_t halvings(const UnetConfig& unet) {
-  const auto resolutions = static_cast<int64_t>(unet.dim_mults.size());
-  return unet.memory_efficient ? resolutions : resolutions - 1;
-}
-
-void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults& faults) {
-  const UnetError error = [&](const std::string& key, const std::string& text) {
-    faults.error(pointer + "/" + key, text);
-  };
-  const size_t before = faults.errors().size();
-  if (unet.dim < 4 || unet.dim % 2 != 0) {
-    error("dim",
-          fmt::format("must be even and at least 4 (it is the width of the sinusoidal time "
-                      "embedding too), got {}",
-                      unet.dim));
-  }
-  check_lengths(unet, error);
-  check_kernels(unet, error);
-  // The rest computes with these figures, so it is asked only when they make sense.
-  if (faults.errors().size() != before) return;
-  check_widths(unet, error);
-  check_groups(unet, error);
-}
 
 DecoderPlan plan_decoder(const DecoderConfig& config, Faults& faults) {
   return Planner(config, faults).plan();

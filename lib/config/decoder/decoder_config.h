@@ -369,10 +369,4 @@ struct DecoderPlan {
 /// What is wrong goes to `faults`, with pointers below "/decoder". @return what could be made of it
 DecoderPlan plan_decoder(const DecoderConfig& config, Faults& faults);
 
-/// Halvings of the image between the input of the unet and its middle.
-int64_t halvings(const UnetConfig& unet);
-
-/// Widths, groups, kernels and array lengths of a unet whose plain limits hold.
-void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults& faults);
-
 }  // namespace dalle2

@@ -125,6 +125,18 @@ void copy_rows(const uint8_t* from,
   for (int y = 0; y < rows; ++y, from += from_stride, to += to_stride) std::memcpy(to, from, bytes);
 }
 
+/// kNearest: the input pixel of each output pixel.
+std::vector<int> nearest_pixels(int in_size, double begin, double end, int out_size) {
+  const double step = (end - begin) / out_size;
+  std::vector<int> pixels(static_cast<size_t>(out_size));
+  double position = begin + step * 0.5;
+  for (int& pixel : pixels) {
+    pixel = std::clamp(static_cast<int>(position), 0, in_size - 1);
+    position += step;
+  }
+  return pixels;
+}
+
 }  // namespace
 
 Taps make_taps(int in_size, double begin, double end, int out_size, Interpolation mode) {
@@ -159,17 +171,6 @@ Taps make_taps(int in_size, double begin, double end, int out_size, Interpolatio
 }
 
 // Pillow adds the step up instead of multiplying, and so do we.
-std::vector<int> nearest_pixels(int in_size, double begin, double end, int out_size) {
-  const double step = (end - begin) / out_size;
-  std::vector<int> pixels(static_cast<size_t>(out_size));
-  double position = begin + step * 0.5;
-  for (int& pixel : pixels) {
-    pixel = std::clamp(static_cast<int>(position), 0, in_size - 1);
-    position += step;
-  }
-  return pixels;
-}
-
 Resampler::Resampler(
     int width, int height, const RealBox& box, int out_width, int out_height, Interpolation mode)
     : width_(width), height_(height), out_width_(out_width), out_height_(out_height) {

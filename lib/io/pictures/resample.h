@@ -27,9 +27,6 @@ struct Taps {
 /// Pillow's coefficients for the part [begin, end) of `in_size` pixels, not for kNearest.
 Taps make_taps(int in_size, double begin, double end, int out_size, Interpolation mode);
 
-/// kNearest: the input pixel of each output pixel.
-std::vector<int> nearest_pixels(int in_size, double begin, double end, int out_size);
-
 /// Bytes after the last pixel of a row that horizontal_pass() may read (and ignores).
 inline constexpr size_t kReadAhead = 16;
 /// Bytes after the last pixel of a row that it may write.
