@@ -48,8 +48,8 @@ at::Generator make_generator(const RandomAddress& address, const at::Device& dev
 at::Generator host_generator(const at::Generator& generator) {
   if (generator.device().is_cpu()) return generator;
   at::Generator device = generator;
-  constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;  // spreads neighbouring positions apart
-  return cpu_generator(device.current_seed() ^ ((device.get_offset() + 1) * kGoldenRatio));
+  // The factor spreads neighbouring positions apart.
+  return cpu_generator(device.current_seed() ^ ((device.get_offset() + 1) * kGoldenGamma));
 }
 
 bool draw_self_condition(const at::Generator& host) {
