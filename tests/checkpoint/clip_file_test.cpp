@@ -16,6 +16,7 @@ namespace dalle2::test {
 namespace {
 
 using Catch::Contains;
+using Catch::EndsWith;
 
 constexpr auto fixture = clip_fixture;
 
@@ -117,6 +118,16 @@ TEST_CASE("what open_clip_config.json says wrongly is refused by its pointer") {
   CHECK_THAT(refusal(tensors, R"({"model_cfg": {}, "preproces_cfg": {}})"),
              Contains("open_clip_config.json: /preproces_cfg: no such key; known are: model_cfg, "
                       "preprocess_cfg"));
+  CHECK_THAT(refusal(tensors, R"({"model_cfg": {"zzz": 1}})"),
+             EndsWith("open_clip_config.json: /model_cfg/zzz: no such key; known are: embed_dim, "
+                      "vision_cfg, text_cfg, quick_gelu, init_logit_scale"));
+  CHECK_THAT(refusal(tensors, R"({"model_cfg": {"text_cfg": {"hf_model_name": "roberta"}}})"),
+             Contains("open_clip_config.json: /model_cfg/text_cfg/hf_model_name: \"roberta\": "));
+  CHECK_THAT(refusal(tensors, R"({"model_cfg": {"vision_cfg": {"zzz": 1}}})"),
+             Contains("\n    /model_cfg/vision_cfg/zzz: no such key; known are: layers"));
+  CHECK_THAT(refusal(tensors, R"({"model_cfg": {}, "preprocess_cfg": {"stdd": [1, 1, 1]}})"),
+             EndsWith("open_clip_config.json: /preprocess_cfg/stdd: no such key; known are: mean, "
+                      "std, interpolation, resize_mode, fill_color"));
 }
 
 TEST_CASE("a tensor that Hugging Face's CLIP lacks is named as Hugging Face names it") {
@@ -225,7 +236,7 @@ TEST_CASE("a config that the weights do not fit is refused before anything is bu
         "nothing was thrown");  // two pixels that no patch covers
   const std::string another = "but the weights in ";
   CHECK_THAT(with("/text_cfg/width", 16384),
-             Contains("open_clip_config.json: /text_cfg/width: is 16384, " + another) &&
+             Contains("open_clip_config.json: /model_cfg/text_cfg/width: is 16384, " + another) &&
                  Contains("of another network: 8"));
   CHECK_THAT(with("/embed_dim", 8), Contains("/embed_dim: is 8, " + another));
   CHECK_THAT(with("/vision_cfg/layers", 3), Contains("/vision_cfg/layers: is 3, " + another));

@@ -212,7 +212,8 @@ ClipNetworkConfig config_of(const RawClip& raw,
   }
   if (found && !is_hugging_face) {
     const ClipNetworkConfig config = clip_config_of_open_clip(found->second, found->first);
-    check_shape(config, found->first, named.tensors, path);
+    const char* const root = found->second.contains("model_cfg") ? ": /model_cfg" : ": ";
+    check_shape(config, found->first + root, named.tensors, path);
     return config;
   }
   ClipNetworkConfig config = clip_shape_of(named.tensors, path);

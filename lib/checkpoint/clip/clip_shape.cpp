@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/clip/clip_shape.h"
 
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -170,17 +171,29 @@ constexpr std::string_view kIdleKeys =
     " /text_cfg/final_ln_after_pool /text_cfg/pad_id /text_cfg/hf_model_pretrained"
     " /text_cfg/hf_proj_type /text_cfg/hf_pooler_type /preprocess_cfg/size ";
 
-/// What is left of a section of a model config without these keys, and without null for a default.
-/// @throws DataError for a key whose value makes another network
-Json own_keys(const Json& section, const std::string& pointer, const std::string& where) {
+// Those that this program's networks have.
+const std::vector<std::string> kModelKeys = {
+    "embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "init_logit_scale"};
+const std::vector<std::string> kPictureKeys = {
+    "mean", "std", "interpolation", "resize_mode", "fill_color"};
+
+/// What is left of a section of a model config without the keys of other networks, and without null for a default.
+/// @param where the section of `pointer` is, for messages @param known keys; none: any
+/// @throws DataError for a key that is not known, and for one whose value makes another network
+Json own_keys(const Json& section,
+              const std::string& pointer,
+              const std::string& where,
+              const std::vector<std::string>& known = {}) {
   if (!section.is_object()) return section;
   Json own = Json::object();
   for (const auto& [key, value] : section.items()) {
     const std::string at = fmt::format("{}/{}", pointer, key), word = " " + at + " ";
     const bool is_other = kOtherKeys.find(word) != std::string_view::npos;
     if (is_other && std::find(kOff.begin(), kOff.end(), value) == kOff.end())
-      throw DataError("{}: {}: {}: {}", where, at, value.dump(), kSupported);
+      throw DataError("{}{}: {}: {}", where, at, value.dump(), kSupported);
     if (is_other || value.is_null() || kIdleKeys.find(word) != std::string_view::npos) continue;
+    if (!known.empty() && std::ranges::find(known, key) == known.end())
+      throw DataError("{}{}: no such key; known are: {}", where, at, fmt::join(known, ", "));
     own[key] = value;
   }
   return own;
@@ -267,7 +280,7 @@ void check_shape(const ClipNetworkConfig& config,
     for (const auto& [pointer, value] : flat_given.items()) {
       const auto other = flat_found.find(pointer);
       if (other != flat_found.end() && *other == value) continue;
-      throw DataError("{}: {}{}: is {}, but the weights in {} are of another network{}",
+      throw DataError("{}{}{}: is {}, but the weights in {} are of another network{}",
                       config_where,
                       key,
                       pointer,
@@ -280,31 +293,28 @@ void check_shape(const ClipNetworkConfig& config,
 
 ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where) {
   const Json* const inner = member(json, "model_cfg");
-  for (const auto& [key, value] : json.items()) {
-    if (inner != nullptr && key != "model_cfg" && key != "preprocess_cfg")
-      throw DataError("{}: /{}: no such key; known are: model_cfg, preprocess_cfg", where, key);
-  }
-  Json keys = own_keys(inner != nullptr ? *inner : json, "", where);
+  if (inner != nullptr) own_keys(json, "", where + ": ", {"model_cfg", "preprocess_cfg"});
+  const std::string root = inner != nullptr ? "/model_cfg" : "", model = where + ": " + root;
+  Json keys = own_keys(inner != nullptr ? *inner : json, "", model, kModelKeys);
   for (const char* section : {"vision_cfg", "text_cfg"}) {
     if (const Json* const given = member(keys, section))
-      keys[section] = own_keys(*given, std::string("/") + section, where);
+      keys[section] = own_keys(*given, std::string("/") + section, model);
   }
   if (const Json* const given = member(json, "preprocess_cfg"); given && keys.is_object()) {
-    const Json own = own_keys(*given, "/preprocess_cfg", where);
-    keys.erase("preprocess_cfg");
+    const Json own = own_keys(*given, "/preprocess_cfg", where + ": ", kPictureKeys);
     for (const auto& [key, value] : own.items()) keys["image_" + key] = value;
   }
-  return config_in_file<ClipNetworkConfig>(keys, where, "/preprocess_cfg/");
+  return config_in_file<ClipNetworkConfig>(keys, where, root, "/preprocess_cfg/");
 }
 
 Json open_clip_config_of(const ClipNetworkConfig& config) {
   Json model = to_json(config);
   const Json plain = to_json(ClipNetworkConfig());
   Json preprocess = Json::object();
-  for (const char* key : {"mean", "std", "interpolation", "resize_mode", "fill_color"}) {
-    const std::string own = std::string("image_") + key;
+  for (const std::string& key : kPictureKeys) {
+    const std::string own = "image_" + key;
     // Not every version of open_clip knows the others.
-    const bool is_known = key == std::string("mean") || key == std::string("std");
+    const bool is_known = key == "mean" || key == "std";
     if (is_known || model[own] != plain[own]) preprocess[key] = model[own];
     model.erase(own);
   }

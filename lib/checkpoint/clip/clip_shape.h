@@ -15,20 +15,22 @@
 namespace dalle2 {
 
 /// What is wrong with a value is in the file, not in the user's config.
-/// @param where precedes the text of the error @param image_keys what the file has for "/image_" of our keys
+/// @param where precedes the text of the error @param root pointer of `json` in the file
+/// @param image_keys what the file has for "/image_" of our keys
 /// @throws DataError with the pointers of all that is wrong
 template <class Config>
 Config config_in_file(const Json& json,
                       const std::string& where,
+                      const std::string& root = "",
                       const std::string& image_keys = "/image_") {
   ReadFindings findings;
   Reader reader(findings);
   Config config;
-  reader.read_struct(json, "", config);
+  reader.read_struct(json, root, config);
   if (findings.faults.errors().empty()) return config;
   std::vector<std::string> lines;
   for (Fault fault : findings.faults.errors()) {
-    const std::string own = "/image_";
+    const std::string own = root + "/image_";
     if (fault.pointer.starts_with(own)) fault.pointer.replace(0, own.size(), image_keys);
     lines.push_back(fault_line(fault));
   }
@@ -41,7 +43,8 @@ Config config_in_file(const Json& json,
 /// @throws DataError naming the tensor that is missing or of an impossible shape
 ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where);
 /// Whether the weights are those of this network, as far as clip_shape_of() can tell: before anything is
-/// allocated by a config. @param config_where, where of the config and of the tensors, for messages
+/// allocated by a config. @param config_where, where of the config (with the text before its
+/// pointers) and of the tensors, for messages
 /// @throws DataError with the pointer of the first value that differs
 void check_shape(const ClipNetworkConfig& config,
                  const std::string& config_where,
