@@ -78,9 +78,8 @@ struct OtherConfig {
   const char* advice;
 };
 constexpr const char* kDrawAdvice =
-    "It trains nothing: it says how pictures are drawn. `dalle2-train sample --checkpoint DECODER "
-    "--prior PRIOR --clip CLIP --text TEXT --out DIR` does that with the files or URLs that stand under "
-    "its load_model_from.";
+    "It trains nothing: it says how pictures are drawn. `dalle2-train sample --pipeline FILE --clip "
+    "CLIP --text TEXT --out DIR` does that.";
 constexpr const char* kInitAdvice =
     "Models of that program are not trained here. `dalle2-train init DATA` writes a first config for "
     "your pictures; configs/ has examples.";
@@ -104,8 +103,7 @@ constexpr OtherConfig kOtherConfigs[] = {
     {"/datasets/0/subsets", "a data config of kohya's scripts", kInitAdvice},
     {"/train_micro_batch_size_per_gpu", "a config of DeepSpeed", kInitAdvice}};
 
-/// @throws ConfigError for a file of another program
-static void refuse_other_programs(const Json& root, const std::string& path) {
+void refuse_other_programs(const Json& root, const std::string& path) {
   const auto& kinds = config_kinds();
   const bool is_ours =
       std::ranges::any_of(kinds, [&](const ConfigKind& kind) { return root.contains(kind.key); });

@@ -106,6 +106,9 @@ std::string available_kinds();
 /// the schema.
 std::vector<std::string> known_root_keys();
 
+/// @throws ConfigError for a file of another program
+void refuse_other_programs(const Json& root, const std::string& path);
+
 /// Adds a fault for each root key of a kind other than `kind`.
 void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings& findings);
 

@@ -405,7 +405,9 @@ TEST_CASE("a file of another program is recognised, with what to do") {
       R"({"decoder": {"unet_sources": []}, "prior": {"load_model_from": {}}})";
   CHECK_THAT(told("draw.json", draws),
              Catch::Contains("this is a config of dalle2-laion (it has /decoder/unet_sources)") &&
-                 Catch::Contains("`dalle2-train sample --checkpoint DECODER"));
+                 Catch::Contains("`dalle2-train sample --pipeline FILE --clip"));
+  CHECK_THAT(message_of([&] { parse_decoder_config(draws, "draw.json", {}); }),
+             Catch::StartsWith("draw.json: this is a config of dalle2-laion"));
   CHECK_THAT(told("prior.json", R"({"prior": {"load_model_from": {}}})"),
              Catch::Contains("dalle2-laion"));
   CHECK_THAT(told("ViT-B-32.json", R"({"embed_dim": 512, "vision_cfg": {}, "text_cfg": {}})"),

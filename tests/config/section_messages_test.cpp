@@ -258,6 +258,16 @@ TEST_CASE("what a file of dalle2-laion asks for without effect is said") {
     CHECK(message_of([&] { load_pipeline_config(path); }) ==
           path + ": 1 problem\n  " + missing + ": required, but missing");
   }
+  for (const auto& [content, has] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"decoder": {"unets": []}, "data": {}, "seed": 0})", "/decoder/unets"},
+           {R"({"prior": {"net": {}}, "train": {}})", "/prior/net"},
+           {R"({"vae": {}, "data": {}})", "/data"}}) {
+    std::ofstream(path) << content;
+    CHECK(message_of([&] { load_pipeline_config(path); }) ==
+          path + ": this is a training config (it has " + has +
+              "), and --pipeline takes one of dalle2-laion\n  Give it as --config with its "
+              "--checkpoint, or as --prior-config with its --prior.");
+  }
 }
 
 TEST_CASE("a W&B loader or saver without a run needs the logger whose run is meant") {

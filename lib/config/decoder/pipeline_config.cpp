@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "config/reading/json_text.h"
 #include "config/reading/reader.h"
@@ -42,6 +43,14 @@ PipelineConfig load_pipeline_config(const std::string& path) {
   ReadFindings findings;
   Faults& faults = findings.faults;
   Json root = parse_root(read_config_file(path), path, faults);
+  for (const char* key : {"/decoder/unets", "/prior/net", "/data", "/train"}) {
+    if (!root.contains(Json::json_pointer(key))) continue;
+    throw ConfigError(
+        "{}: this is a training config (it has {}), and --pipeline takes one of dalle2-laion\n  Give "
+        "it as --config with its --checkpoint, or as --prior-config with its --prior.",
+        path,
+        key);
+  }
   std::set<std::string> idle;
   remove_idle_keys(root, idle);
   PipelineConfig config;

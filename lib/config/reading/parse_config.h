@@ -42,6 +42,7 @@ LoadedConfig parse_config(const std::string& json,
   findings.placeholders = Config::placeholders();
   findings.defaults = to_json(Config());
   Json root = parse_root(json, origin, faults);
+  refuse_other_programs(root, origin);
   const bool file_allows_pipe = allows_pipe(root);
   for (const std::string& assignment : options.overrides)
     findings.overridden.push_back(apply_override(root, assignment));
