@@ -113,6 +113,22 @@ TEST_CASE("Impossible first and last stages are refused") {
   expect_refusal<DataError>(sample(2, {}, wave({1, 4, 8, 8})), {"image", "[1, 3,", "[1, 4, 8, 8]"});
 }
 
+TEST_CASE("Text encodings are asked for only by a sampling of unets that take them") {
+  json lower = d1_unet(), upper = d1_unet();
+  lower.update({{"cond_on_text_encodings", true}, {"text_embed_dim", 6}});
+  upper.erase("image_embed_dim");
+  Decoder decoder = two_stages({{"unets", {lower, upper}}, {"unconditional", false}});
+  DecoderSampleOptions options;
+  options.sample_timesteps = 1;
+  options.image_embeds = wave({1, 12});
+  options.image = wave({1, 3, 8, 8});
+  expect_refusal<DataError>([&] { decoder->sample(options); },
+                            {"text encodings: expected [batch, length, width], got none"});
+  options.start_at_unet = 2;
+  options.image_embeds = {};
+  CHECK(decoder->sample(options).sizes() == at::IntArrayRef({1, 3, 16, 16}));
+}
+
 TEST_CASE("Inpainting needs image and mask that fit each other, and a sampler that can repeat") {
   Decoder decoder(plan_of(d1_decoder({{"unconditional", true}})));
   DecoderSampleOptions options;

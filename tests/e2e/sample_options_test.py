@@ -52,6 +52,8 @@ class SampleOptions(EndToEnd):
         embeds = ["--image-embeds", "two.npy"]
         self.refuse("conditional/model.pth", "--image-embeds", "narrow.npy", code=3,
                     expect=["--image-embeds narrow.npy: expected embeddings of 32 values", "conditional/model.pth", "got 31"])
+        self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
+                    expect=["initial noise of unet 1 (--init-noise): expected shape [2, 3, ", "got [2, 3, 8, 7]"])
         self.refuse("conditional/model.pth", *embeds, "--init-noise", "none.npy", code=3, expect=["none.npy"])
         self.refuse("conditional/model.pth", *embeds, "--text-encodings", "none.npy",
                     expect=["--text-encodings", "needs a model that takes text encodings"])
@@ -63,6 +65,8 @@ class SampleOptions(EndToEnd):
             done = run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask",
                        "even.npy", "--out", "even", "--overwrite", cwd=self.base, check=0)
             self.assertIn(told, " ".join(done.stderr.split()))
+        self.refuse("conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask", "mask.npy", code=3,
+                    expect=["inpainting mask (--inpaint-mask): expected shape [2, 8, 8], got [2, 4, 4]"])
         self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 3, 4,
                     expect=["--timesteps: expected one value, or one for each of the 2 unets", "cascade/model.pth", "got 3"])
         self.refuse("cascade/model.pth", *embeds, "--cond-scale", 2, 3, 4,

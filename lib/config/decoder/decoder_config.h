@@ -2,6 +2,7 @@
 // `decoder` and `decoder.unets[i]` of a decoder config.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -356,9 +357,11 @@ struct DecoderPlan {
   DecoderConfig config;
   std::vector<UnetPlan> stages;
   DecoderLoopLayout layout = {};
-  bool text_conditioned() const {
-    for (const UnetPlan& stage : stages) {
-      if (stage.unet.cond_on_text_encodings.value_or(false)) return true;
+  /// Whether any of these unets, from 1, takes text encodings.
+  bool text_conditioned(int64_t first = 1, int64_t last = INT64_MAX) const {
+    for (int64_t unet = first; unet <= std::min(last, std::ssize(stages)); ++unet) {
+      if (stages[static_cast<size_t>(unet - 1)].unet.cond_on_text_encodings.value_or(false))
+        return true;
     }
     return false;
   }

@@ -322,7 +322,10 @@ void DecoderImpl::check_training_inputs(const DecoderInputs& inputs, const Stage
           c10::str(inputs.latents.sizes()));
     }
   }
-  check_conditions(s.plan.unet.cond_on_image_embeds, inputs.image_embeds, inputs.text_encodings);
+  check_conditions(s.plan.unet.cond_on_image_embeds,
+                   plan_.text_conditioned(),
+                   inputs.image_embeds,
+                   inputs.text_encodings);
   for (const at::Tensor& other : {inputs.image_embeds, inputs.text_encodings}) {
     if (other.defined() && other.size(0) != images.size(0)) {
       throw DataError("conditioning: expected one row for each of the {} images, got {}",
@@ -333,6 +336,7 @@ void DecoderImpl::check_training_inputs(const DecoderInputs& inputs, const Stage
 }
 
 void DecoderImpl::check_conditions(bool needs_image_embeds,
+                                   bool needs_text,
                                    const at::Tensor& image_embeds,
                                    const at::Tensor& text_encodings) const {
   if (needs_image_embeds && !image_embeds.defined()) {
@@ -341,7 +345,7 @@ void DecoderImpl::check_conditions(bool needs_image_embeds,
         "train it with /decoder/unconditional.",
         plan_.stages[0].unet.image_embed_dim.value_or(0));
   }
-  if (plan_.text_conditioned() && !text_encodings.defined()) {
+  if (needs_text && !text_encodings.defined()) {
     throw DataError(
         "text encodings: expected [batch, length, width], got none\n  A unet has "
         "cond_on_text_encodings: give the decoder text encodings (with `sample`: "

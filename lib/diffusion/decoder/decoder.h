@@ -209,6 +209,7 @@ class DecoderImpl : public torch::nn::Module {
   std::unique_ptr<Stage> make_stage(const UnetPlan& plan, int64_t unet_number);
   void check_training_inputs(const DecoderInputs& inputs, const Stage& stage) const;
   void check_conditions(bool needs_image_embeds,
+                        bool needs_text,
                         const at::Tensor& image_embeds,
                         const at::Tensor& text_encodings) const;
 

@@ -152,10 +152,6 @@ class Cascade {
     for (const Segment& segment : segments_) paths.push_back(segment.path);
     return fmt::format("{}", fmt::join(paths, " and "));
   }
-  bool is_text_conditioned() const {
-    const auto takes = [](const Segment& segment) { return segment.plan().text_conditioned(); };
-    return std::ranges::any_of(segments_, takes);
-  }
 
  private:
   void add(const std::string& path, Decoder decoder, int64_t unet) {
@@ -251,12 +247,14 @@ class DecoderSampling {
       : command_(command), cascade_(command, checkpoint), device_(device) {}
 
   void run(const Value& checkpoint) {
-    const bool takes_encodings = cascade_.is_text_conditioned();
+    check_unets();
+    bool takes_encodings = false;
+    for (int64_t unet = command_.start_unet; unet <= last_unet(); ++unet)
+      takes_encodings |= cascade_.stage(unet).unet.cond_on_text_encodings.value_or(false);
     check_options_on(command_,
                      {{kUnconditional, cascade_.first_config().unconditional},
                       {kTakesEncodings, takes_encodings},
                       {kTakesNoEncodings, !takes_encodings}});
-    check_unets();
     check_out(command_);
     const Cursor root(checkpoint, command_.checkpoint_path);
     const PictureReading reading = cascade_.reading();
