@@ -247,15 +247,15 @@ class Clip(EndToEnd):
         self.assertRegex(done.stdout, r"CLIP .*: \d+ parameters\n.*prior prior/model.pth: \d+ parameters, 3 of 20 steps, guidance 1\n")
         refused(2, "prior/model.pth: --prior-timesteps: expected 2 to 20 (/prior/timesteps), got 21", *text, "--text", "a ring",
                 "--prior-timesteps", 21)
-        refused(3, "none.npy", *text, "--text", "a ring", "--init-noise", "none.npy")
+        refused(3, "error: --init-noise none.npy: ", *text, "--text", "a ring", "--init-noise", "none.npy")
         picture = [*text[:5], "--image", "pictures/0.jpg"]
         refused(3, "none.safetensors", *text, "--text", "a ring", "--prior-lora", "none.safetensors")
         refused(2, "has the same embedding for both", *picture, "--from-text", "a ring", "--text", "a ring")
         refused(2, "--image gives 2, --to gives 6: expected as many, or one for all", *text[:5], "--image", "pictures", "--to",
                 "six.npy")
-        refused(3, "small.npy: expected pictures of 16 x 16 pixels or more", *text[:5], "--image", "small.npy")
+        refused(3, "--image small.npy: expected pictures of 16 x 16 pixels or more", *text[:5], "--image", "small.npy")
         refused(3, "dark.npy: expected values from 0 to 1", *text[:5], "--image", "dark.npy")
-        refused(3, "none.png: no such file", *picture, "--to", "none.png")
+        refused(3, "error: --to none.png: no such file", *picture, "--to", "none.png")
         refused(2, "--text @none.txt: none.txt: no such file", *text, "--text", "@none.txt")
         (self.dir / "blank.txt").write_text("a ring\n\na circle\n")
         refused(2, "--text @blank.txt: line 2 is empty", *text, "--text", "@blank.txt")
@@ -276,8 +276,7 @@ class Clip(EndToEnd):
         content[begin:begin + 4] = b"\x00\x00\xc0\x7f"
         (self.dir / "nan_prior.safetensors").write_bytes(content)
         done = run(*text[:5], "--text", "a ring", "--prior", "nan_prior.safetensors", "--out", "not_finite", cwd=self.dir, check=4)
-        self.assertIn("The weights of nan_prior.safetensors may be damaged or diverged, or --prior-cond-scale is far too large.",
-                      " ".join(done.stderr.split()))
+        self.assertIn("The weights of nan_prior.safetensors may be damaged or diverged.", " ".join(done.stderr.split()))
         narrow = self.clip_config(self.dir, "narrow.json", "narrow", clip={"embed_dim": 8}, train={"epochs": 1})
         run("--config", narrow, cwd=self.dir, check=0)
         refused(3, "--clip narrow/model.pth: expected embeddings of 16 values, as decoder/model.pth was trained with, got 8", *text[:3],

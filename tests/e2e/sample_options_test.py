@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`sample`: options that would do nothing are refused, a used folder only with --overwrite, adapters and steps a unet."""
+import json
 import struct
 
 import harness
@@ -54,7 +55,13 @@ class SampleOptions(EndToEnd):
                     expect=["--image-embeds narrow.npy: expected embeddings of 32 values", "conditional/model.pth", "got 31"])
         self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
                     expect=["initial noise of unet 1 (--init-noise): expected shape [2, 3, ", "got [2, 3, 8, 7]"])
-        self.refuse("conditional/model.pth", *embeds, "--init-noise", "none.npy", code=3, expect=["none.npy"])
+        unread = (("--init-noise", "none.npy"), ("--init-noise", "file"), ("--inpaint-image", "none.png", "--inpaint-mask", "mask.npy"),
+                  ("--inpaint-mask", "none", "--inpaint-image", "small.npy"))
+        for option, path, *more in unread:
+            path = self.dir / path
+            self.refuse("conditional/model.pth", *embeds, option, path, *more, code=3, expect=[f"error: {option} {path}: "])
+        self.refuse("conditional/model.pth", "--image-embeds", "none.npy", code=3, expect=["error: --image-embeds none.npy: "])
+        self.refuse("cascade/model.pth", "--start-unet", 2, "--image", "none.png", code=3, expect=["error: --image none.png: "])
         self.refuse("conditional/model.pth", *embeds, "--text-encodings", "none.npy",
                     expect=["--text-encodings", "needs a model that takes text encodings"])
         self.refuse("conditional/model.pth", *embeds, out="file/x",
@@ -76,6 +83,23 @@ class SampleOptions(EndToEnd):
         self.refuse("cascade/model.pth", *embeds, "--stop-unet", 3, expect=["--stop-unet: expected 1 to 2", "got 3"])
         self.refuse("conditional/model.pth", *embeds, "--cond-scale", 2, 3,
                     expect=["--cond-scale: expected one value for the unet of ", "conditional/model.pth, got 2"])
+
+    def test_a_guidance_is_blamed_only_where_there_is_one(self):
+        file = self.dir / "nan.safetensors"
+        run("convert", "conditional/model.pth", file, cwd=self.base, check=0)
+        content = bytearray(file.read_bytes())
+        begin = 8 + int.from_bytes(content[:8], "little")
+        place = begin + json.loads(content[8:begin])["unets.0.to_out.bias"]["data_offsets"][0]
+        content[place:place + 4] = b"\x00\x00\xc0\x7f"  # NaN
+        file.write_bytes(content)
+        source = {"unet_numbers": [1], "default_cond_scale": [2], "load_model_from": {"path": str(file)}}
+        pipeline = write_config(self.dir / "pipeline.json", {"decoder": {"unet_sources": [source]}})
+        for given, told in ((["--checkpoint", file], "diverged."),
+                            (["--checkpoint", file, "--cond-scale", 1], "diverged."),
+                            (["--checkpoint", file, "--cond-scale", 2], "diverged, or --cond-scale is far too large."),
+                            (["--pipeline", pipeline], f"diverged, or default_cond_scale ({pipeline}) is far too large.")):
+            done = run("sample", *given, "--image-embeds", "two.npy", "--timesteps", 1, "--out", self.dir / "x", cwd=self.base, check=4)
+            self.assertIn(f"The weights of {file} may be damaged or {told}", " ".join(done.stderr.split()))
 
     def test_neither_the_batch_nor_the_number_of_pictures_changes_one(self):
         """Draws hang on the seed and the picture's row."""

@@ -150,6 +150,14 @@ class Stages(EndToEnd):
         gone.write_text((self.dir / "pipeline.json").read_text().replace("a/model.pth", "none/model.pth"))
         self.assertIn(f"gone.json names none/model.pth: no such file\n  Paths in it are relative to the working directory, {self.base}.",
                       self.drawn("x", "--pipeline", gone, check=3).stderr)
+        prior = self.dir / "prior.safetensors"
+        header = json.dumps({"net.x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+        prior.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+        for decoder in ("a/model.pth", "b/model.pth"):
+            place = self.dir / "place.json"
+            place.write_text((self.dir / "pipeline.json").read_text().replace(decoder, str(prior)))
+            self.assertIn(f"{place}: /decoder/unet_sources: {prior}: expected a checkpoint of a decoder, got one of a prior\n  Name it under "
+                          "/prior/load_model_from.", self.drawn("x", "--pipeline", place, check=2).stderr)
         pipeline["decoder"]["unet_sources"][1]["default_sample_timesteps"] = [5000]
         many = write_config(self.dir / "many.json", pipeline)
         for more in ([], ["--dry-run"]):

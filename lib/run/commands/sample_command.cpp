@@ -25,7 +25,6 @@
 #include "run/checkpoints/clip_weights.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
-#include "run/pictures/pictures.h"
 #include "tracker/places/remote_file.h"
 
 namespace dalle2 {
@@ -90,20 +89,28 @@ void take_pipeline(SampleCommand& command) {
   command.checkpoint_path = first.path;
   command.config_path = first.config_path;
   command.unets = first.unets;
-  if (command.cond_scale.empty()) command.cond_scale = scales;
+  const auto key = [&](const char* name) {
+    return fmt::format("{} ({})", name, *command.pipeline_path);
+  };
+  if (command.cond_scale.empty()) {
+    command.cond_scale = scales;
+    command.scale_name = key("default_cond_scale");
+  }
   if (command.timesteps.empty()) {
     command.timesteps = steps;
-    command.steps_name = fmt::format("default_sample_timesteps ({})", *command.pipeline_path);
+    command.steps_name = key("default_sample_timesteps");
   }
   if (!pipeline.prior || !command.text || command.image_path || command.prior_path) return;
   command.prior_path = existing(pipeline.prior->load_model_from.path);
   if (const auto& config = pipeline.prior->load_config_from; config && !command.prior_config_path)
     command.prior_config_path = existing(config->path);
-  if (!command.prior_cond_scale) command.prior_cond_scale = pipeline.prior->default_cond_scale;
+  if (!command.prior_cond_scale) {
+    command.prior_cond_scale = pipeline.prior->default_cond_scale;
+    command.prior_scale_name = key("/prior/default_cond_scale");
+  }
   if (command.prior_timesteps) return;
   command.prior_timesteps = pipeline.prior->default_sample_timesteps;
-  command.prior_steps_name =
-      fmt::format("/prior/default_sample_timesteps ({})", *command.pipeline_path);
+  command.prior_steps_name = key("/prior/default_sample_timesteps");
 }
 
 TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config) {
@@ -112,12 +119,11 @@ TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config
         "--text-embeds is missing: a prior draws from text embeddings (.npy, [N, {}])",
         config.image_embed_dim);
   }
-  TextEmbedding text{load_npy_tensor(*command.text_embeds_path, 2), {}};
-  if (command.text_encodings_path) {
-    text.encodings = load_npy_tensor(*command.text_encodings_path, 3);
-  }
+  TextEmbedding text{load_array("--text-embeds", *command.text_embeds_path, 2), {}};
+  if (command.text_encodings_path)
+    text.encodings = load_array("--text-encodings", *command.text_encodings_path, 3);
   if (text.embeds.size(0) == 0 || text.embeds.size(1) != config.image_embed_dim) {
-    throw DataError("{}: expected text embeddings [N, {}], got {}",
+    throw DataError("--text-embeds {}: expected text embeddings [N, {}], got {}",
                     *command.text_embeds_path,
                     config.image_embed_dim,
                     c10::str(text.embeds.sizes()));
@@ -252,7 +258,7 @@ int64_t steps_of(const PriorConfig& config, const PriorSampleOptions& options) {
 void check_prior(const DiffusionPrior& prior,
                  const PriorSampleOptions& options,
                  const std::string& path) {
-  naming_file(path, [&] { prior->check_sample_options(options); });
+  naming(path + ": ", [&] { prior->check_sample_options(options); });
   const PriorPlan& plan = prior->plan();
   tell_of_own_ddim(plan.layout, steps_of(plan.config, options) < plan.config.timesteps, path);
   if (options.cond_scale == 1 || prior->net()->drops()) return;
@@ -286,12 +292,13 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
     };
     const Autocast autocast = precision_of(command, device);
     parts.push_back(prior->sample(options).to(at::kCPU, at::kFloat));
-    const bool is_named = command.prior_path.has_value();
     check_drawn(parts.back(),
                 range.begin,
                 "embeddings",
                 command.prior_path.value_or(command.checkpoint_path),
-                is_named ? "--prior-cond-scale" : "--cond-scale");
+                options.cond_scale == 1 ? ""
+                : command.prior_path    ? command.prior_scale_name
+                                        : command.scale_name);
   }
   log_live("");
   return at::cat(parts).contiguous();
@@ -385,7 +392,7 @@ class SampleClip {
     return made;
   }
   MadeConditions of_pictures(bool takes_encodings) const {
-    const at::Tensor starts = embed_pictures(*command_.image_path);
+    const at::Tensor starts = embed_pictures("--image", *command_.image_path);
     const bool is_way = command_.to || command_.from_text;
     const int64_t images = command_.num.value_or(is_way ? kDefaultFrames : 1);
     MadeConditions made;
@@ -440,12 +447,14 @@ class SampleClip {
   }
   /// A picture, a folder of them or an array in [0, 1], of any sizes. @return [N, D]
   /// @throws DataError for a picture that is smaller than what the CLIP sees
-  at::Tensor embed_pictures(const std::string& path) const {
+  at::Tensor embed_pictures(const char* option, const std::string& path) const {
     const ClipPreprocessing seen_as = clip_.clip->preprocessing();
     const Preprocess preprocess(clip_preprocessing(seen_as));
-    const std::string given = printable(path);
+    const std::string given = fmt::format("{} {}", option, printable(path));
     std::vector<at::Tensor> seen;
-    for (const at::Tensor& picture : load_pictures_of_any_size(path, {.options = reading_})) {
+    for (const at::Tensor& picture : naming(option + std::string(" "), [&] {
+           return load_pictures_of_any_size(path, {.options = reading_});
+         })) {
       check_picture(picture, given, command_, seen_as);
       seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
     }
@@ -456,7 +465,7 @@ class SampleClip {
   /// Where a picture's embedding goes: to that of another one, or along the difference of two texts.
   at::Tensor end_of_picture(const at::Tensor& starts) const {
     if (command_.to) {
-      const at::Tensor ends = embed_pictures(*command_.to);
+      const at::Tensor ends = embed_pictures("--to", *command_.to);
       rows_of_both("--image", starts.size(0), "--to", ends.size(0));
       return ends;
     }
@@ -547,16 +556,6 @@ void check_one_or_each(const char* option,
                     given);
 }
 
-void naming_file(const std::string& path, const std::function<void()>& check) {
-  try {
-    check();
-  } catch (const ConfigError& error) {
-    throw ConfigError("{}: {}", path, error.what());
-  } catch (const DataError& error) {
-    throw DataError("{}: {}", path, error.what());
-  }
-}
-
 void tell_of_own_ddim(const DdimLayout& layout, bool walks_with_ddim, const std::string& path) {
   if (layout.exists || !walks_with_ddim) return;
   log_info(
@@ -599,17 +598,17 @@ void check_drawn(const at::Tensor& samples,
                  int64_t begin,
                  const char* what,
                  const std::string& path,
-                 const char* guidance) {
+                 const std::string& guidance) {
   if (at::isfinite(samples).all().item<bool>()) return;
   log_live("");
   throw NonFiniteError(
       "{} {}-{} hold values that are not finite: nothing was written\n"
-      "  The weights of {} may be damaged or diverged, or {} is far too large.",
+      "  The weights of {} may be damaged or diverged{}.",
       what,
       begin,
       begin + samples.size(0) - 1,
       path,
-      guidance);
+      guidance.empty() ? "" : fmt::format(", or {} is far too large", guidance));
 }
 
 void run_sample(const SampleCommand& asked) {
@@ -634,8 +633,9 @@ void run_sample(const SampleCommand& asked) {
   const at::Device device = choose_device(command.device, "--device", WithoutGpu::kError);
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   const std::string found = checkpoint_kind(Cursor(checkpoint, command.checkpoint_path));
-  // What names do not tell is taken for a decoder: its loading says what does not fit.
-  const RunKind& kind = run_kind_of(found.empty() ? TrainDecoderConfig::kKind : found);
+  // What names do not tell, and a pipeline's file, is taken for a decoder: its loading says what does not fit.
+  const RunKind& kind =
+      run_kind_of(found.empty() || command.pipeline_path ? TrainDecoderConfig::kKind : found);
   if (!kind.sample) {
     std::vector<std::string> drawn_from;
     for (const RunKind& each : run_kinds()) {

@@ -12,6 +12,7 @@
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
+#include "run/pictures/pictures.h"
 
 namespace dalle2 {
 
@@ -67,8 +68,21 @@ void check_one_or_each(const char* option,
                        size_t given,
                        size_t unets,
                        const std::string& checkpoint_path);
-/// Puts the name of a file before what `check` throws.
-void naming_file(const std::string& path, const std::function<void()>& check);
+/// What `make` returns; what it throws begins with `name`.
+template <class Make>
+auto naming(const std::string& name, const Make& make) {
+  try {
+    return make();
+  } catch (const ConfigError& error) {
+    throw ConfigError("{}{}", name, error.what());
+  } catch (const DataError& error) {
+    throw DataError("{}{}", name, error.what());
+  }
+}
+/// The .npy file that an option names. @throws DataError
+inline at::Tensor load_array(const std::string& option, const std::string& path, int64_t dims) {
+  return naming(option + " ", [&] { return load_npy_tensor(path, dims); });
+}
 ModelSource source_of(const SampleCommand& command);
 /// What gives a decoder's file its config, for messages: that `option`, or a key of the file of --pipeline.
 std::string config_giver(const SampleCommand& command, const char* option);
@@ -76,13 +90,13 @@ std::string config_giver(const SampleCommand& command, const char* option);
 Autocast precision_of(const SampleCommand& command, const at::Device& device);
 /// @throws ConfigError if --out cannot be written, or if it holds files and --overwrite is not given
 void check_out(const SampleCommand& command);
-/// @param samples from number `begin` on; `what` they are, the `path` of the weights that drew them and the option of
-/// their guidance, for the message
+/// @param samples from number `begin` on; `what` they are, the `path` of the weights that drew them and what gave their
+/// guidance, "" for none, for the message
 /// @throws NonFiniteError
 void check_drawn(const at::Tensor& samples,
                  int64_t begin,
                  const char* what,
                  const std::string& path,
-                 const char* guidance = "--cond-scale");
+                 const std::string& guidance);
 
 }  // namespace dalle2

@@ -18,7 +18,6 @@
 #include "model/layers.h"
 #include "run/commands/sample_command.h"
 #include "run/dry_run.h"
-#include "run/pictures/pictures.h"
 #include "tracker/places/remote_file.h"
 #include "trainer/lanes.h"
 
@@ -77,10 +76,20 @@ struct Segment {
   int64_t bytes() const { return count_parameters(*decoder).bytes; }
 };
 
+/// @throws ConfigError for a prior in the place of a decoder
+void check_place(const Cursor& root, const SampleCommand& command) {
+  if (!command.pipeline_path || checkpoint_kind(root) != "prior") return;
+  throw ConfigError(
+      "{}: /decoder/unet_sources: {}: expected a checkpoint of a decoder, got one of a prior\n  Name it "
+      "under /prior/load_model_from.",
+      *command.pipeline_path,
+      root.where());
+}
+
 Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
   const FetchedFile fetched(file.path);
   const Value checkpoint = read_checkpoint(fetched.path());
-  check_kind(Cursor(checkpoint, file.path), "decoder");
+  check_place(Cursor(checkpoint, file.path), command);
   return load_decoder({.checkpoint_path = fetched.path(),
                        .config_path = file.config_path,
                        .use_ema = command.use_ema,
@@ -97,6 +106,7 @@ class Cascade {
   Cascade(const SampleCommand& command, const Value& checkpoint) {
     std::vector<CascadeFile> files = {{.path = command.checkpoint_path, .unets = command.unets}};
     files.insert(files.end(), command.upsamplers.begin(), command.upsamplers.end());
+    check_place(Cursor(checkpoint, command.checkpoint_path), command);
     std::vector<Decoder> decoders;
     std::vector<size_t> givers;  // of each unet
     for (size_t i = 0; i < files.size(); ++i) {
@@ -288,24 +298,26 @@ class DecoderSampling {
   void load_inputs(MadeConditions made, const PictureReading& reading) {
     static_cast<MadeConditions&>(inputs_) = std::move(made);
     if (command_.image_embeds_path)
-      inputs_.image_embeds = load_npy_tensor(*command_.image_embeds_path, 2);
+      inputs_.image_embeds = load_array("--image-embeds", *command_.image_embeds_path, 2);
     if (command_.text_encodings_path)
-      inputs_.text_encodings = load_npy_tensor(*command_.text_encodings_path, 3);
+      inputs_.text_encodings = load_array("--text-encodings", *command_.text_encodings_path, 3);
     const char* const maker = starts_from_picture(command_) ? "--image"
                               : command_.text               ? "--text"
                                                             : "--image-embeds";
     std::vector<std::pair<std::string, at::Tensor>> per_image = {
         {maker, inputs_.image_embeds}, {"--text-encodings", inputs_.text_encodings}};
     for (const std::string& path : command_.init_noise_paths) {
-      inputs_.init_noise.push_back(load_npy_tensor(path, 4));
+      inputs_.init_noise.push_back(load_array("--init-noise", path, 4));
       per_image.emplace_back("--init-noise " + path, inputs_.init_noise.back());
     }
-    const auto pictures =
-        [&](const std::optional<std::string>& path, const char* name, const PictureReading& as) {
-          const at::Tensor tensor = path ? load_pictures(*path, as) : at::Tensor();
-          if (tensor.defined() && tensor.size(0) > 1) per_image.emplace_back(name, tensor);
-          return tensor;
-        };
+    const auto pictures = [&](const std::optional<std::string>& path,
+                              const std::string& name,
+                              const PictureReading& as) {
+      if (!path) return at::Tensor();
+      const at::Tensor tensor = naming(name + " ", [&] { return load_pictures(*path, as); });
+      if (tensor.size(0) > 1) per_image.emplace_back(name, tensor);
+      return tensor;
+    };
     if (!starts_from_picture(command_))
       inputs_.image = pictures(command_.image_path, "--image", reading);
     inputs_.inpaint_image = pictures(command_.inpaint_image_path, "--inpaint-image", reading);
@@ -403,7 +415,7 @@ class DecoderSampling {
       const int64_t side = plan.stages[static_cast<size_t>(segment.first - 2)].image_size;
       options.image = at::zeros({1}).expand({count, plan.config.channels, side, side});
     }
-    naming_file(segment.path, [&] { segment.decoder->check_sample_options(options); });
+    naming(segment.path + ": ", [&] { segment.decoder->check_sample_options(options); });
     bool walks_with_ddim = false;
     for (int64_t unet = options.start_at_unet; unet <= *options.stop_at_unet; ++unet)
       walks_with_ddim |= segment.decoder->walks_with_ddim(unet, options);
@@ -508,7 +520,11 @@ class DecoderSampling {
           const Autocast autocast = precision_of(command_, device_);
           return decoder->sample(own).to(at::kCPU, at::kFloat);
         }));
-        check_drawn(parts.back(), begin, "images", segment.path);
+        bool is_guided = false;
+        for (int64_t unet = options.start_at_unet; unet <= *options.stop_at_unet; ++unet)
+          is_guided |= options.cond_scale.at(static_cast<size_t>(unet - 1)) != 1;
+        check_drawn(
+            parts.back(), begin, "images", segment.path, is_guided ? command_.scale_name : "");
       }
       if (cascade_.segments().size() > 1) decoder->to(at::kCPU);
       inputs_.image = at::cat(parts);
