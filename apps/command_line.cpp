@@ -45,6 +45,17 @@ void add_lora(CLI::App& app, Command& command, const char* text) {
   add_value(app, "--lora FILE", command.lora_paths)->description(text);
 }
 
+/// "--image " for an error in a file of --image: its text begins with the file's name.
+std::string giver_of_file(const CLI::App& app, const std::string& error) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& file : option->results()) {
+      if (error.starts_with(file + ": ") || error.starts_with(file + "/"))
+        return option->get_name() + " ";
+    }
+  }
+  return "";
+}
+
 Runner add_sample(CLI::App& app) {
   auto o = std::make_shared<SampleCommand>();
   add_value(app, "--checkpoint FILE", o->checkpoint_path)
@@ -155,7 +166,11 @@ Runner add_sample(CLI::App& app) {
                 "Write into a DIR that holds files, and replace those with the name of an output");
   return [o, &app] {
     o->facts = given_options(app);
-    run_sample(*o);
+    try {
+      run_sample(*o);
+    } catch (const Error& error) {
+      throw Error(error.code(), giver_of_file(app, error.what()) + error.what());
+    }
     return ExitCode::kDone;
   };
 }

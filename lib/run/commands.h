@@ -103,14 +103,11 @@ struct SampleCommand {
   std::optional<std::string> prior_config_path;  ///< for a prior that carries no config
   std::optional<double> prior_cond_scale;        ///< with `text`; none is 1
   std::optional<int64_t> prior_timesteps;        ///< of `prior_path`; none: its config's
-  /// What gave these, for messages.
-  std::string prior_scale_name = "--prior-cond-scale", prior_steps_name = "--prior-timesteps";
   bool prior_use_ema = true;
   std::vector<std::string> prior_lora_paths;  ///< adapters that are put into its weights
   std::vector<double> cond_scale;             ///< one, or one for each unet; none is 1
   std::vector<int64_t> timesteps;  ///< one, or one for each unet; none, or 0 for one: the config's
-  std::string scale_name = "--cond-scale", steps_name = "--timesteps";  ///< what gave them
-  std::string sampler = "auto";                                         ///< auto, ddpm, ddim, dpmpp
+  std::string sampler = "auto";    ///< auto, ddpm, ddim, dpmpp
   double cfg_rescale = 0.0;
   std::string precision = "no";               ///< no, bf16
   std::vector<std::string> init_noise_paths;  ///< .npy [N, C, H, W], one for each sampled stage

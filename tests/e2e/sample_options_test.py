@@ -82,7 +82,7 @@ class SampleOptions(EndToEnd):
                     expect=["--start-unet: expected 1 to 2, the unets of ", "got 3"])
         self.refuse("cascade/model.pth", *embeds, "--stop-unet", 3, expect=["--stop-unet: expected 1 to 2", "got 3"])
         self.refuse("conditional/model.pth", *embeds, "--cond-scale", 2, 3,
-                    expect=["--cond-scale: expected one value for the unet of ", "conditional/model.pth, got 2"])
+                    expect=["--cond-scale: expected one value for ", "conditional/model.pth, got 2"])
 
     def test_a_guidance_is_blamed_only_where_there_is_one(self):
         file = self.dir / "nan.safetensors"

@@ -156,8 +156,8 @@ class Stages(EndToEnd):
         for decoder in ("a/model.pth", "b/model.pth"):
             place = self.dir / "place.json"
             place.write_text((self.dir / "pipeline.json").read_text().replace(decoder, str(prior)))
-            self.assertIn(f"{place}: /decoder/unet_sources: {prior}: expected a checkpoint of a decoder, got one of a prior\n  Name it under "
-                          "/prior/load_model_from.", self.drawn("x", "--pipeline", place, check=2).stderr)
+            self.assertIn(f"{place}: /decoder/unet_sources: {prior} is of a prior\n  Name it under /prior/load_model_from.",
+                          self.drawn("x", "--pipeline", place, check=2).stderr)
         pipeline["decoder"]["unet_sources"][1]["default_sample_timesteps"] = [5000]
         many = write_config(self.dir / "many.json", pipeline)
         for more in ([], ["--dry-run"]):

@@ -43,8 +43,7 @@ Config config_in_file(const Json& json,
 /// @throws DataError naming the tensor that is missing or of an impossible shape
 ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where);
 /// Whether the weights are those of this network, as far as clip_shape_of() can tell: before anything is
-/// allocated by a config. @param config_where, where of the config (with the text before its
-/// pointers) and of the tensors, for messages
+/// allocated by a config. @param config_where, where of the config and of the tensors, for messages
 /// @throws DataError with the pointer of the first value that differs
 void check_shape(const ClipNetworkConfig& config,
                  const std::string& config_where,

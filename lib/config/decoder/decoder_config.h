@@ -359,11 +359,10 @@ struct DecoderPlan {
   DecoderLoopLayout layout = {};
   /// Whether any of these unets, from 1, takes text encodings.
   bool text_conditioned(int64_t first = 1, int64_t last = INT64_MAX) const {
-    for (int64_t unet = first; unet <= std::min(last, std::ssize(stages)); ++unet) {
-      if (stages[static_cast<size_t>(unet - 1)].unet.cond_on_text_encodings.value_or(false))
-        return true;
-    }
-    return false;
+    const auto end = stages.begin() + std::min(last, std::ssize(stages));
+    return std::any_of(stages.begin() + first - 1, end, [](const UnetPlan& stage) {
+      return stage.unet.cond_on_text_encodings.value_or(false);
+    });
   }
 };
 

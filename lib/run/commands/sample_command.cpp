@@ -25,6 +25,7 @@
 #include "run/checkpoints/clip_weights.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
+#include "run/pictures/pictures.h"
 #include "tracker/places/remote_file.h"
 
 namespace dalle2 {
@@ -89,28 +90,14 @@ void take_pipeline(SampleCommand& command) {
   command.checkpoint_path = first.path;
   command.config_path = first.config_path;
   command.unets = first.unets;
-  const auto key = [&](const char* name) {
-    return fmt::format("{} ({})", name, *command.pipeline_path);
-  };
-  if (command.cond_scale.empty()) {
-    command.cond_scale = scales;
-    command.scale_name = key("default_cond_scale");
-  }
-  if (command.timesteps.empty()) {
-    command.timesteps = steps;
-    command.steps_name = key("default_sample_timesteps");
-  }
+  if (command.cond_scale.empty()) command.cond_scale = scales;
+  if (command.timesteps.empty()) command.timesteps = steps;
   if (!pipeline.prior || !command.text || command.image_path || command.prior_path) return;
   command.prior_path = existing(pipeline.prior->load_model_from.path);
   if (const auto& config = pipeline.prior->load_config_from; config && !command.prior_config_path)
     command.prior_config_path = existing(config->path);
-  if (!command.prior_cond_scale) {
-    command.prior_cond_scale = pipeline.prior->default_cond_scale;
-    command.prior_scale_name = key("/prior/default_cond_scale");
-  }
-  if (command.prior_timesteps) return;
-  command.prior_timesteps = pipeline.prior->default_sample_timesteps;
-  command.prior_steps_name = key("/prior/default_sample_timesteps");
+  if (!command.prior_cond_scale) command.prior_cond_scale = pipeline.prior->default_cond_scale;
+  if (!command.prior_timesteps) command.prior_timesteps = pipeline.prior->default_sample_timesteps;
 }
 
 TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config) {
@@ -119,11 +106,11 @@ TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config
         "--text-embeds is missing: a prior draws from text embeddings (.npy, [N, {}])",
         config.image_embed_dim);
   }
-  TextEmbedding text{load_array("--text-embeds", *command.text_embeds_path, 2), {}};
+  TextEmbedding text{load_npy_tensor(*command.text_embeds_path, 2), {}};
   if (command.text_encodings_path)
-    text.encodings = load_array("--text-encodings", *command.text_encodings_path, 3);
+    text.encodings = load_npy_tensor(*command.text_encodings_path, 3);
   if (text.embeds.size(0) == 0 || text.embeds.size(1) != config.image_embed_dim) {
-    throw DataError("--text-embeds {}: expected text embeddings [N, {}], got {}",
+    throw DataError("{}: expected text embeddings [N, {}], got {}",
                     *command.text_embeds_path,
                     config.image_embed_dim,
                     c10::str(text.embeds.sizes()));
@@ -258,7 +245,7 @@ int64_t steps_of(const PriorConfig& config, const PriorSampleOptions& options) {
 void check_prior(const DiffusionPrior& prior,
                  const PriorSampleOptions& options,
                  const std::string& path) {
-  naming(path + ": ", [&] { prior->check_sample_options(options); });
+  naming_file(path, [&] { prior->check_sample_options(options); });
   const PriorPlan& plan = prior->plan();
   tell_of_own_ddim(plan.layout, steps_of(plan.config, options) < plan.config.timesteps, path);
   if (options.cond_scale == 1 || prior->net()->drops()) return;
@@ -297,8 +284,9 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
                 "embeddings",
                 command.prior_path.value_or(command.checkpoint_path),
                 options.cond_scale == 1 ? ""
-                : command.prior_path    ? command.prior_scale_name
-                                        : command.scale_name);
+                : command.prior_path
+                    ? giver_of(command, "--prior-cond-scale", "/prior/default_cond_scale")
+                    : "--cond-scale");
   }
   log_live("");
   return at::cat(parts).contiguous();
@@ -392,7 +380,7 @@ class SampleClip {
     return made;
   }
   MadeConditions of_pictures(bool takes_encodings) const {
-    const at::Tensor starts = embed_pictures("--image", *command_.image_path);
+    const at::Tensor starts = embed_pictures(*command_.image_path);
     const bool is_way = command_.to || command_.from_text;
     const int64_t images = command_.num.value_or(is_way ? kDefaultFrames : 1);
     MadeConditions made;
@@ -447,14 +435,12 @@ class SampleClip {
   }
   /// A picture, a folder of them or an array in [0, 1], of any sizes. @return [N, D]
   /// @throws DataError for a picture that is smaller than what the CLIP sees
-  at::Tensor embed_pictures(const char* option, const std::string& path) const {
+  at::Tensor embed_pictures(const std::string& path) const {
     const ClipPreprocessing seen_as = clip_.clip->preprocessing();
     const Preprocess preprocess(clip_preprocessing(seen_as));
-    const std::string given = fmt::format("{} {}", option, printable(path));
+    const std::string given = printable(path);
     std::vector<at::Tensor> seen;
-    for (const at::Tensor& picture : naming(option + std::string(" "), [&] {
-           return load_pictures_of_any_size(path, {.options = reading_});
-         })) {
+    for (const at::Tensor& picture : load_pictures_of_any_size(path, {.options = reading_})) {
       check_picture(picture, given, command_, seen_as);
       seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
     }
@@ -465,7 +451,7 @@ class SampleClip {
   /// Where a picture's embedding goes: to that of another one, or along the difference of two texts.
   at::Tensor end_of_picture(const at::Tensor& starts) const {
     if (command_.to) {
-      const at::Tensor ends = embed_pictures("--to", *command_.to);
+      const at::Tensor ends = embed_pictures(*command_.to);
       rows_of_both("--image", starts.size(0), "--to", ends.size(0));
       return ends;
     }
@@ -494,7 +480,7 @@ class SampleClip {
     options.text = as_prior_takes(texts, config);
     options.cond_scale = command_.prior_cond_scale.value_or(1.0);
     options.timesteps = command_.prior_timesteps;
-    options.steps_name = command_.prior_steps_name;
+    options.steps_name = giver_of(command_, "--prior-timesteps", "/prior/default_sample_timesteps");
     options.num_samples_per_text = command_.candidates.value_or(kDefaultCandidates);
     check_prior(prior, options, *command_.prior_path);
     const ParameterCount count = count_parameters(*prior);
@@ -530,6 +516,11 @@ ModelSource source_of(const SampleCommand& command) {
           .config_option = config_giver(command, "--config")};
 }
 
+std::string giver_of(const SampleCommand& command, const char* option, const char* key) {
+  if (!command.pipeline_path || command.facts.at(option)) return option;
+  return fmt::format("{} ({})", key, *command.pipeline_path);
+}
+
 std::string config_giver(const SampleCommand& command, const char* option) {
   if (!command.pipeline_path) return fmt::format("{} F.json", option);
   return fmt::format(
@@ -548,12 +539,20 @@ void check_one_or_each(const char* option,
                        size_t unets,
                        const std::string& checkpoint_path) {
   if (given <= 1 || given == unets) return;
-  throw ConfigError("{}: expected one value{} of {}, got {}",
-                    option,
-                    unets == 1 ? std::string(" for the unet")
-                               : fmt::format(", or one for each of the {} unets", unets),
-                    checkpoint_path,
-                    given);
+  throw ConfigError(
+      "{}: expected one value{} {}, got {}",
+      option,
+      unets == 1 ? " for" : fmt::format(", or one for each of the {} unets of", unets),
+      checkpoint_path,
+      given);
+}
+
+void naming_file(const std::string& path, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", path, error.what()));
+  }
 }
 
 void tell_of_own_ddim(const DdimLayout& layout, bool walks_with_ddim, const std::string& path) {
@@ -653,11 +652,8 @@ void run_sample(const SampleCommand& asked) {
 }
 
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {
-  const std::pair<const char*, size_t> numbers[] = {{"--cond-scale", command.cond_scale.size()},
-                                                    {"--timesteps", command.timesteps.size()}};
-  for (const auto& [option, given] : numbers) {
-    if (given > 1) throw ConfigError("{}: a prior takes one number, got {}", option, given);
-  }
+  check_one_or_each("--cond-scale", command.cond_scale.size(), 1, command.checkpoint_path);
+  check_one_or_each("--timesteps", command.timesteps.size(), 1, command.checkpoint_path);
   DiffusionPrior prior = load_prior(source_of(command), checkpoint);
   const PriorConfig& config = prior->plan().config;
   check_options_on(command, {{kTakesEncodings, config.condition_on_text_encodings}});
@@ -665,7 +661,7 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   options.text = load_texts(command, config);
   if (!command.cond_scale.empty()) options.cond_scale = command.cond_scale.front();
   if (!command.timesteps.empty()) options.timesteps = command.timesteps.front();
-  options.steps_name = command.steps_name;
+  options.steps_name = "--timesteps";
   options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
   check_prior(prior, options, command.checkpoint_path);
   check_out(command);

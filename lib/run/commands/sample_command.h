@@ -12,7 +12,6 @@
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
-#include "run/pictures/pictures.h"
 
 namespace dalle2 {
 
@@ -68,22 +67,11 @@ void check_one_or_each(const char* option,
                        size_t given,
                        size_t unets,
                        const std::string& checkpoint_path);
-/// What `make` returns; what it throws begins with `name`.
-template <class Make>
-auto naming(const std::string& name, const Make& make) {
-  try {
-    return make();
-  } catch (const ConfigError& error) {
-    throw ConfigError("{}{}", name, error.what());
-  } catch (const DataError& error) {
-    throw DataError("{}{}", name, error.what());
-  }
-}
-/// The .npy file that an option names. @throws DataError
-inline at::Tensor load_array(const std::string& option, const std::string& path, int64_t dims) {
-  return naming(option + " ", [&] { return load_npy_tensor(path, dims); });
-}
+/// Puts the name of a file before what `check` throws.
+void naming_file(const std::string& path, const std::function<void()>& check);
 ModelSource source_of(const SampleCommand& command);
+/// What gave a value, for messages: the option, or this key of the file of --pipeline.
+std::string giver_of(const SampleCommand& command, const char* option, const char* key);
 /// What gives a decoder's file its config, for messages: that `option`, or a key of the file of --pipeline.
 std::string config_giver(const SampleCommand& command, const char* option);
 /// The arithmetic that --precision asks for, for as long as it lives.

@@ -18,6 +18,7 @@
 #include "model/layers.h"
 #include "run/commands/sample_command.h"
 #include "run/dry_run.h"
+#include "run/pictures/pictures.h"
 #include "tracker/places/remote_file.h"
 #include "trainer/lanes.h"
 
@@ -78,12 +79,11 @@ struct Segment {
 
 /// @throws ConfigError for a prior in the place of a decoder
 void check_place(const Cursor& root, const SampleCommand& command) {
-  if (!command.pipeline_path || checkpoint_kind(root) != "prior") return;
-  throw ConfigError(
-      "{}: /decoder/unet_sources: {}: expected a checkpoint of a decoder, got one of a prior\n  Name it "
-      "under /prior/load_model_from.",
-      *command.pipeline_path,
-      root.where());
+  if (command.pipeline_path && checkpoint_kind(root) == "prior")
+    throw ConfigError(
+        "{}: /decoder/unet_sources: {} is of a prior\n  Name it under /prior/load_model_from.",
+        *command.pipeline_path,
+        root.where());
 }
 
 Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
@@ -298,26 +298,24 @@ class DecoderSampling {
   void load_inputs(MadeConditions made, const PictureReading& reading) {
     static_cast<MadeConditions&>(inputs_) = std::move(made);
     if (command_.image_embeds_path)
-      inputs_.image_embeds = load_array("--image-embeds", *command_.image_embeds_path, 2);
+      inputs_.image_embeds = load_npy_tensor(*command_.image_embeds_path, 2);
     if (command_.text_encodings_path)
-      inputs_.text_encodings = load_array("--text-encodings", *command_.text_encodings_path, 3);
+      inputs_.text_encodings = load_npy_tensor(*command_.text_encodings_path, 3);
     const char* const maker = starts_from_picture(command_) ? "--image"
                               : command_.text               ? "--text"
                                                             : "--image-embeds";
     std::vector<std::pair<std::string, at::Tensor>> per_image = {
         {maker, inputs_.image_embeds}, {"--text-encodings", inputs_.text_encodings}};
     for (const std::string& path : command_.init_noise_paths) {
-      inputs_.init_noise.push_back(load_array("--init-noise", path, 4));
+      inputs_.init_noise.push_back(load_npy_tensor(path, 4));
       per_image.emplace_back("--init-noise " + path, inputs_.init_noise.back());
     }
-    const auto pictures = [&](const std::optional<std::string>& path,
-                              const std::string& name,
-                              const PictureReading& as) {
-      if (!path) return at::Tensor();
-      const at::Tensor tensor = naming(name + " ", [&] { return load_pictures(*path, as); });
-      if (tensor.size(0) > 1) per_image.emplace_back(name, tensor);
-      return tensor;
-    };
+    const auto pictures =
+        [&](const std::optional<std::string>& path, const char* name, const PictureReading& as) {
+          const at::Tensor tensor = path ? load_pictures(*path, as) : at::Tensor();
+          if (tensor.defined() && tensor.size(0) > 1) per_image.emplace_back(name, tensor);
+          return tensor;
+        };
     if (!starts_from_picture(command_))
       inputs_.image = pictures(command_.image_path, "--image", reading);
     inputs_.inpaint_image = pictures(command_.inpaint_image_path, "--inpaint-image", reading);
@@ -336,19 +334,17 @@ class DecoderSampling {
       inputs_.inpaint_mask = repeat_to(mask, inputs_.rows).mean(1) > 0.5;  // [N, H, W]
   }
   void check_init_noise() const {
-    const int64_t first = command_.start_unet, last = last_unet();
-    if (inputs_.init_noise.empty()) return;
-    const int64_t given = static_cast<int64_t>(inputs_.init_noise.size());
-    if (given != last - first + 1) {
-      throw ConfigError(
-          "--init-noise: expected {}, one for each sampled unet ({} to {}), got {}\n"
-          "  Repeat the option in the order of the unets, or sample fewer (--start-unet, "
-          "--stop-unet).",
-          counted(last - first + 1, "file"),
-          first,
-          last,
-          given);
-    }
+    const int64_t drawn = last_unet() - command_.start_unet + 1;
+    const int64_t given = std::ssize(inputs_.init_noise);
+    if (given == 0 || given == drawn) return;
+    throw ConfigError(
+        "--init-noise: expected {}, one for each sampled unet ({} to {}), got {}\n"
+        "  Repeat the option in the order of the unets, or sample fewer (--start-unet, "
+        "--stop-unet).",
+        counted(drawn, "file"),
+        command_.start_unet,
+        last_unet(),
+        given);
   }
   void check_unets() const {
     const int64_t unets = cascade_.unets();
@@ -415,7 +411,7 @@ class DecoderSampling {
       const int64_t side = plan.stages[static_cast<size_t>(segment.first - 2)].image_size;
       options.image = at::zeros({1}).expand({count, plan.config.channels, side, side});
     }
-    naming(segment.path + ": ", [&] { segment.decoder->check_sample_options(options); });
+    naming_file(segment.path, [&] { segment.decoder->check_sample_options(options); });
     bool walks_with_ddim = false;
     for (int64_t unet = options.start_at_unet; unet <= *options.stop_at_unet; ++unet)
       walks_with_ddim |= segment.decoder->walks_with_ddim(unet, options);
@@ -433,13 +429,12 @@ class DecoderSampling {
           "give --text with --prior and --clip, or --image with --clip, which make them.",
           cascade_.stage(1).unet.image_embed_dim.value_or(0));
     }
-    for (const Segment& segment : cascade_.segments()) {
-      if (draws(segment)) check_widths(segment);
-    }
     check_inpainting();
     check_init_noise();
     for (const Segment& segment : cascade_.segments()) {
-      if (draws(segment)) check_segment(segment);
+      if (!draws(segment)) continue;
+      check_widths(segment);
+      check_segment(segment);
     }
     for (int64_t number = command_.start_unet; number <= last_unet(); ++number) {
       const UnetConfig& unet = cascade_.stage(number).unet;
@@ -456,7 +451,7 @@ class DecoderSampling {
     for (const int64_t given : command_.timesteps)
       steps.push_back(given > 0 ? std::optional(given) : std::nullopt);
     options.sample_timesteps = values_of(steps, segment, std::optional<int64_t>());
-    options.steps_name = command_.steps_name;
+    options.steps_name = giver_of(command_, "--timesteps", "default_sample_timesteps");
     options.start_at_unet = std::max(segment.first, command_.start_unet);
     options.stop_at_unet = std::min(segment.last, command_.stop_unet.value_or(segment.last));
     options.inpaint_resample_times =
@@ -495,6 +490,8 @@ class DecoderSampling {
     const at::Tensor inpaint_image = inputs_.inpaint_image;
     inputs_.image = to_range(
         inputs_.image, command_.image_path, range_of(cascade_.segment_of(command_.start_unet)));
+    const std::string guide =
+        command_.facts.at(kGuided) ? giver_of(command_, "--cond-scale", "default_cond_scale") : "";
     for (const Segment& segment : cascade_.segments()) {
       if (!draws(segment)) continue;
       Decoder decoder = segment.decoder;
@@ -520,11 +517,7 @@ class DecoderSampling {
           const Autocast autocast = precision_of(command_, device_);
           return decoder->sample(own).to(at::kCPU, at::kFloat);
         }));
-        bool is_guided = false;
-        for (int64_t unet = options.start_at_unet; unet <= *options.stop_at_unet; ++unet)
-          is_guided |= options.cond_scale.at(static_cast<size_t>(unet - 1)) != 1;
-        check_drawn(
-            parts.back(), begin, "images", segment.path, is_guided ? command_.scale_name : "");
+        check_drawn(parts.back(), begin, "images", segment.path, guide);
       }
       if (cascade_.segments().size() > 1) decoder->to(at::kCPU);
       inputs_.image = at::cat(parts);
