@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Files of older versions of dalle2-pytorch: what is made of them, and what is refused.
 #include <torch/torch.h>
+#include <algorithm>
 #include <fstream>
+#include <functional>
 
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
@@ -265,6 +267,51 @@ TEST_CASE("a unet of 1.4.0 becomes one of 1.15.6 that answers the same") {
     return of->unet(1)->forward(wave({2, 3, 8, 8}, 0.17), at::tensor({1, 20}), given);
   };
   expect_close(answer_of(other), answer_of(decoder), 1e-6, "answer");
+}
+
+bool is_schedule_entry(const std::pair<std::string, at::Tensor>& item) {
+  return item.first.find("noise_scheduler") != std::string::npos;
+}
+
+TEST_CASE(
+    "a file of 1.15.6 has the schedules of its config, whatever those of its older version were") {
+  const TempDir folder;
+  json config = tiny_decoder_config(folder.path());
+  config["written_by"] = "1.4.0";
+  config["decoder"]["unets"].push_back(tiny_unet(8));
+  config["decoder"]["image_sizes"] = {4, 8};
+  config["decoder"]["sample_timesteps"] = {3, 3};
+  config["decoder"].erase("image_size");
+  config["decoder"]["use_noise_for_lowres_cond"] = true;
+  const Decoder decoder(
+      parse_decoder_config(
+          config.dump(), "config", {.overrides = {}, .strict = false, .check_available = false})
+          .plan);
+  DiffusionPrior prior = prior_of_version("1.8.4");
+  const std::pair<StateDict, json> given[] = {
+      {state_dict(*decoder), config},
+      {state_dict(*prior), {{"prior", small_prior()}, {"written_by", "1.8.4"}}}};
+  for (const auto& [whole, of] : given) {
+    StateDict schedules = whole, rest = whole, half = whole;
+    std::erase_if(schedules, std::not_fn(is_schedule_entry));
+    std::erase_if(rest, is_schedule_entry);
+    for (auto& [name, tensor] : half) tensor = tensor.to(at::kHalf);
+    CHECK(schedules.size() == (of.contains("prior") ? 13 : 39));
+    for (const StateDict& weights : {rest, half}) {
+      Dict file;
+      file.set("model", to_dict(weights));
+      file.set("version", of.at("written_by").get<std::string>());
+      file.set("config", value_of_json(of.dump()));
+      const Value made = described_checkpoint(file, "old.pth", {.to_last_version = true});
+      const StateDict model = Cursor(made).at("model").as_state_dict();
+      CHECK(std::ranges::count_if(model, is_schedule_entry) == std::ssize(schedules));
+      for (const auto& [name, tensor] : schedules) {
+        INFO(name);
+        REQUIRE(find_tensor(model, name) != nullptr);
+        CHECK(at::equal(*find_tensor(model, name), tensor));
+      }
+    }
+  }
 }
 
 TEST_CASE("a run refuses weights of a version whose networks its config does not describe") {

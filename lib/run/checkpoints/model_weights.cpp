@@ -531,6 +531,12 @@ Dict described_checkpoint(const Value& checkpoint,
         "ckpt", "{}: {} is an extension: the reference cannot build this {}", in, pointer, kind);
   }
   out.set("config", value_of_json(config.dump()));
+  // Loaded, for it has to fit, and for the noise schedules, which the file may lack or have by older rules.
+  const ModelSource last = {.checkpoint_path = in};
+  if (how.to_last_version)
+    out.set("model",
+            to_dict(kind == "decoder" ? state_dict(*load_decoder(last, out))
+                                      : state_dict(*load_prior(last, out))));
   return out;
 }
 
