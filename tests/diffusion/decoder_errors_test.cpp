@@ -110,7 +110,8 @@ TEST_CASE("Impossible first and last stages are refused") {
   expect_refusal<ConfigError>(sample(1, 3, {}), {"1 to 2", "3"});
   expect_refusal<ConfigError>(sample(2, 1, wave({1, 3, 8, 8})), {"got 2 and 1"});
   expect_refusal<ConfigError>(sample(2, {}, {}), {"an image is needed", "output of unet 1"});
-  expect_refusal<DataError>(sample(2, {}, wave({1, 4, 8, 8})), {"image", "[1, 3,", "[1, 4, 8, 8]"});
+  expect_refusal<DataError>(sample(2, {}, wave({1, 4, 8, 8})),
+                            {"--image", "[1, 3,", "[1, 4, 8, 8]"});
 }
 
 TEST_CASE("Text encodings are asked for only by a sampling of unets that take them") {
@@ -139,10 +140,9 @@ TEST_CASE("Inpainting needs image and mask that fit each other, and a sampler th
   expect_refusal<ConfigError>(sample, {"inpainting", "only the mask"});
   options.inpaint_image = wave({1, 3, 16, 16});
   options.inpaint_mask = at::ones({1, 8, 16}, at::kBool);
-  expect_refusal<DataError>(sample, {"inpainting mask", "[1, 16, 16]", "[1, 8, 16]"});
+  expect_refusal<DataError>(sample, {"--inpaint-mask", "[1, 16, 16]", "[1, 8, 16]"});
   options.inpaint_image = wave({2, 3, 16, 16});
-  expect_refusal<DataError>(sample,
-                            {"inpainting image", "[1, 3, height, width]", "[2, 3, 16, 16]"});
+  expect_refusal<DataError>(sample, {"--inpaint-image", "[1, 3, height, width]", "[2, 3, 16, 16]"});
   options.inpaint_image = wave({1, 3, 16, 16});
   options.inpaint_mask = at::ones({1, 16, 16}, at::kBool);
   options.inpaint_resample_times = 0;
@@ -197,7 +197,7 @@ TEST_CASE("Start noise has to fit the sampled stages") {
   expect_refusal<ConfigError>([&] { decoder->sample(options); }, {"2 sampled unets", "got 1"});
   options.init_noise.push_back(wave({1, 3, 8, 8}));
   expect_refusal<DataError>([&] { decoder->sample(options); },
-                            {"initial noise", "[1, 3, 16, 16]", "[1, 3, 8, 8]"});
+                            {"--init-noise of unet 2", "[1, 3, 16, 16]", "[1, 3, 8, 8]"});
 }
 
 TEST_CASE("A network that predicts noise is not asked where nothing of the image is left") {

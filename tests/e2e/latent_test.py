@@ -60,7 +60,7 @@ class Latent(EndToEnd):
         self.assertTrue(all(0 <= value <= 1 for value in values))
         harness.write_npy(noise, (rows, 3, 16, 16), [0.0] * (rows * 768))
         done = run("sample", "--checkpoint", "alone.pth", "--image-embeds", embeds, "--init-noise", noise, "--out", "three", cwd=self.dir, check=3)
-        self.assertIn(f"initial noise of unet 1 (--init-noise): expected shape [{rows}, 16, 8, 8], got [{rows}, 3, 16, 16]", done.stderr)
+        self.assertIn(f"--init-noise of unet 1: expected shape [{rows}, 16, 8, 8], got [{rows}, 3, 16, 16]", done.stderr)
         done = run("sample", "--checkpoint", "alone.pth", "--image-embeds", embeds, "--inpaint-image", "one/0000.png", "--inpaint-mask",
                    "one/0000.png", "--out", "four", cwd=self.dir, check=2)
         self.assertIn("unet 1 works in the latent space of a VAE", done.stderr)

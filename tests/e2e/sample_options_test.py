@@ -54,7 +54,7 @@ class SampleOptions(EndToEnd):
         self.refuse("conditional/model.pth", "--image-embeds", "narrow.npy", code=3,
                     expect=["--image-embeds narrow.npy: expected embeddings of 32 values", "conditional/model.pth", "got 31"])
         self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
-                    expect=["initial noise of unet 1 (--init-noise): expected shape [2, 3, ", "got [2, 3, 8, 7]"])
+                    expect=["--init-noise of unet 1: expected shape [2, 3, ", "got [2, 3, 8, 7]"])
         unread = (("--init-noise", "none.npy"), ("--init-noise", "file"), ("--inpaint-image", "none.png", "--inpaint-mask", "mask.npy"),
                   ("--inpaint-mask", "none", "--inpaint-image", "small.npy"))
         for option, path, *more in unread:
@@ -73,7 +73,7 @@ class SampleOptions(EndToEnd):
                        "even.npy", "--out", "even", "--overwrite", cwd=self.base, check=0)
             self.assertIn(told, " ".join(done.stderr.split()))
         self.refuse("conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask", "mask.npy", code=3,
-                    expect=["inpainting mask (--inpaint-mask): expected shape [2, 8, 8], got [2, 4, 4]"])
+                    expect=["--inpaint-mask: expected shape [2, 8, 8], got [2, 4, 4]"])
         self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 3, 4,
                     expect=["--timesteps: expected one value, or one for each of the 2 unets", "cascade/model.pth", "got 3"])
         self.refuse("cascade/model.pth", *embeds, "--cond-scale", 2, 3, 4,

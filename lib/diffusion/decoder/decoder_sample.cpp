@@ -41,11 +41,9 @@ void check_inpainting(const DecoderSampleOptions& options, int64_t batch, int64_
         options.inpaint_image.defined() ? "image" : "mask");
   }
   if (!options.inpaint_image.defined()) return;
-  check_image("inpainting image (--inpaint-image)", options.inpaint_image, batch, channels);
+  check_image("--inpaint-image", options.inpaint_image, batch, channels);
   const at::Tensor& image = options.inpaint_image;
-  check_shape("inpainting mask (--inpaint-mask)",
-              options.inpaint_mask,
-              {batch, image.size(2), image.size(3)});
+  check_shape("--inpaint-mask", options.inpaint_mask, {batch, image.size(2), image.size(3)});
   if (options.inpaint_resample_times < 1) {
     throw ConfigError("inpainting: expected at least 1 pass for each step, got {}",
                       options.inpaint_resample_times);
@@ -266,7 +264,7 @@ int64_t DecoderImpl::check_sample_options(const DecoderSampleOptions& options) c
   if (!first_stage) batch = options.image.size(0);
   if (options.image_embeds.defined()) batch = options.image_embeds.size(0);
   const int64_t channels = plan_.config.channels;
-  if (!first_stage) check_image("image (--image)", options.image, batch, channels);
+  if (!first_stage) check_image("--image", options.image, batch, channels);
   if (options.text_encodings.defined() && options.text_encodings.size(0) != batch) {
     throw DataError("text encodings: expected one row for each of the {} samples, got {}",
                     batch,
@@ -301,7 +299,7 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
   check_steps(options, s.plan, unet_number);
   if (!options.init_noise.empty()) {
     const int64_t side = s.plan.map_side(s.plan.image_size);
-    check_shape(fmt::format("initial noise of unet {} (--init-noise)", unet_number),
+    check_shape(fmt::format("--init-noise of unet {}", unet_number),
                 options.init_noise[order],
                 {batch, s.plan.unet.channels, side, side});
   }
