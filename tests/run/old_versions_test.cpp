@@ -296,7 +296,7 @@ TEST_CASE(
     std::erase_if(schedules, std::not_fn(is_schedule_entry));
     std::erase_if(rest, is_schedule_entry);
     for (auto& [name, tensor] : half) tensor = tensor.to(at::kHalf);
-    CHECK(schedules.size() == (of.contains("prior") ? 13 : 39));
+    CHECK(std::ssize(schedules) == (of.contains("prior") ? 13 : 39));
     for (const StateDict& weights : {rest, half}) {
       Dict file;
       file.set("model", to_dict(weights));
