@@ -99,9 +99,8 @@ std::optional<RunRecord> read_run_record(const std::string& folder) {
   const std::string path = (fs::path(folder) / kRecordFile).string();
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return std::nullopt;
-  Json json = parse_untrusted_object(read_file(path));
+  const Json json = parse_untrusted_object(read_file(path));
   if (json.is_null()) throw_unreadable(path, "is no JSON object");
-  json.emplace("started_in", "");  // of an older version
   RunRecord record;
   try {
     visit_fields(record, [&](const char* key, auto& value) { json.at(key).get_to(value); });
