@@ -87,14 +87,14 @@ void serve(Bench& bench) {
 }
 
 /// @param how account, or nothing: the figures are printed. @return the exit code
-int measure(Bench& bench, int skipped, int steps, const std::string& how) {
+int measure(Bench& bench, int skipped, int steps, bool bf16, const std::string& how) {
   bool is_whole = true;
   if (how == "account") {
     const auto fastest = [](bool bf16) {
       const json found = peaks(bf16, 1);
       return 1e9 * std::max(found["gemm_gflops"].get<double>(), found["conv_gflops"].get<double>());
     };
-    is_whole = print_account(bench, steps, {fastest(false), fastest(true)});
+    is_whole = print_account(bench, steps, {fastest(false), bf16 ? fastest(true) : 0.0});
   } else {
     std::cout << figures(bench, skipped, steps) << "\n";
   }
@@ -122,7 +122,11 @@ int run(const std::vector<std::string>& arguments) {
                                             .timesteps = std::stoi(arguments[5]),
                                             .cond_scale = std::stod(arguments[6]),
                                             .bf16 = arguments[4] == "bf16"});
-    return measure(*bench, /*skipped=*/1, std::stoi(arguments[7]), argument(kOfSampling));
+    return measure(*bench,
+                   /*skipped=*/1,
+                   std::stoi(arguments[7]),
+                   arguments[4] == "bf16",
+                   argument(kOfSampling));
   }
   const bool bf16 = arguments[1] == "bf16";
   if (arguments[0] == "peaks") {
@@ -135,7 +139,7 @@ int run(const std::vector<std::string>& arguments) {
     serve(*bench);
     return 0;
   }
-  return measure(*bench, /*skipped=*/2, std::stoi(arguments[2]), argument(4));
+  return measure(*bench, /*skipped=*/2, std::stoi(arguments[2]), bf16, argument(4));
 }
 
 }  // namespace
