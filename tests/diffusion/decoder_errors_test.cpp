@@ -126,7 +126,7 @@ TEST_CASE("Text encodings are asked for only by a sampling of unets that take th
   expect_refusal<DataError>([&] { decoder->sample(options); },
                             {"text encodings: expected [batch, length, width], got none"});
   options.start_at_unet = 2;
-  options.image_embeds = {};
+  options.image_embeds = at::Tensor();
   CHECK(decoder->sample(options).sizes() == at::IntArrayRef({1, 3, 16, 16}));
 }
 
