@@ -45,7 +45,7 @@ def write_run(folder, saver):
     (folder / "decoder_config.json").write_text(json.dumps({"tracker": {"save": saver}}))
     texts = {key: "" for key in ("began", "job", "began_from", "wandb", "finished")}
     (folder / "run.json").write_text(json.dumps({"id": "a", "token": "b", "home": str(folder), **texts, "has_saved": True,
-                                                 "was_empty": True, "first_line": 0, "copies": {}, "process": {}}))
+                                                 "started_in": str(folder), "was_empty": True, "first_line": 0, "copies": {}, "process": {}}))
 
 
 def wait_in_outbox(folder, service):
