@@ -145,7 +145,11 @@ class FlatGradients::Receiver : public torch::autograd::Node {
   /// As soon as a gradient is there, as AccumulateGrad does.
   Receiver(FlatGradients* owner, size_t parameter)
       : Node(/*sequence_nr=*/UINT64_MAX), owner_(owner), parameter_(parameter) {
-    add_input_metadata(owner->parameters_[parameter]);
+    follow_stream();
+  }
+  void follow_stream() {  // the metadata have the stream of now
+    clear_input_metadata();
+    add_input_metadata(owner_->parameters_[parameter_]);
   }
   void forget_owner() { owner_ = nullptr; }
 
@@ -176,6 +180,10 @@ FlatGradients::FlatGradients(const FlatParameters& parameters)
 
 FlatGradients::~FlatGradients() {
   for (const std::shared_ptr<Receiver>& receiver : receivers_) receiver->forget_owner();
+}
+
+void FlatGradients::follow_stream() {
+  for (const std::shared_ptr<Receiver>& receiver : receivers_) receiver->follow_stream();
 }
 
 void FlatGradients::receive(size_t i, const at::Tensor& gradient) {

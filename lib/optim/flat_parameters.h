@@ -136,6 +136,8 @@ class FlatGradients {
   void set_listener(std::function<void(size_t parameter)> listener) {
     listener_ = std::move(listener);
   }
+  /// Gradients are received on the device's current stream from now on; before, on that of the construction.
+  void follow_stream();
   /// Forgets all gradients: `.grad()` of every parameter is undefined again.
   void zero_grad();
 

@@ -185,6 +185,7 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
     so_far.record(device.getStream(device_));
     const c10::StreamGuard on_side(*side_);
     so_far.block(*side_);
+    gradients_.follow_stream();
     graph.work->begin_capture();
     has_begun = true;
     graph.loss = work(graph.inputs, /*is_recorded=*/true);
@@ -201,6 +202,7 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
   }
   graph.received = gradients_.received();
   gradients_.restore_account(before);
+  gradients_.follow_stream();
   if (!fault.empty()) return give_up(graph, fault);
   graph.state = Graph::State::unchecked;
 }
