@@ -28,7 +28,7 @@ TIMESTEPS = {"decoder": 24, "prior": 64}
 # Parts of the largest value by which one rounding of every weight may move a result: half of what the test allows. Beside
 # it, how many nudges are tried: the values of an output are many, but a loss is one, and guidance with a threshold or
 # self-conditioning makes some loops multiply a rounding by 1e5, along one direction that a single nudge can miss.
-STEADY = {"output": (5e-6, 1), "loss": (5e-6, 4), "sample": (1e-4, 4), "training": (5e-5, 4)}
+STEADY = {"output": (5e-6, 4), "loss": (5e-6, 4), "sample": (1e-4, 4), "training": (5e-5, 4)}
 UPDATES = 10  # of training on; eps keeps rounding noise of a small gradient from becoming a step of its own
 ADAM = dict(lr=1e-3, betas=(0.9, 0.99), eps=1e-3)
 NEVER = 1e-12  # a probability of dropping that allows guidance and never happens
