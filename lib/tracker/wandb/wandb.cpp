@@ -437,10 +437,12 @@ int64_t WandbLogger::open_folder(const LogCursors& cursors, int64_t written) {
   if (target_) return next_line_;  // after a fault of the disk
   const std::string id = run_.info.path.run_id, parent = api_->access().folder;
   std::optional<LogCursor> cursor = cursors.furthest("/" + id);
-  for (const std::string& name : names_ending(parent, "-" + id)) {
+  const bool asks_folders = goes_on_ && !cursor;
+  for (const std::string& name :
+       asks_folders ? names_ending(parent, "-" + id) : std::vector<std::string>()) {
     const LogCursors in_folder((fs::path(parent) / name / kFollowersFile).string());
     const std::optional<LogCursor> known = in_folder.furthest(fs::absolute(data_path_).string());
-    if (goes_on_ && known && (!cursor || cursor->line < known->line)) cursor = known;
+    if (known && (!cursor || cursor->line < known->line)) cursor = known;
   }
   int64_t line = first_line_;
   if (cursor) {
