@@ -18,7 +18,7 @@ class SampleOptions(EndToEnd):
         write_npy(cls.base / "two.npy", (2, 32), [0.1 * (i % 7 - 3) for i in range(64)])
         write_npy(cls.base / "small.npy", (2, 3, 8, 8), [0.5] * 384)
         write_npy(cls.base / "noise.npy", (2, 3, 8, 7), [0.5] * 336)
-        write_npy(cls.base / "mask.npy", (2, 4, 4), [1.0] * 32)
+        write_npy(cls.base / "mask.npy", (2, 1, 4, 4), [1.0] * 32)
         cls.trained("conditional", {})
         free = tiny_config(cls.shards, "free")["decoder"]
         free["unets"][0].pop("image_embed_dim")
