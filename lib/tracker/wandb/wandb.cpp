@@ -234,7 +234,8 @@ void check_name(const char* what, const std::string& name, const char* forbidden
 bool is_row_of(const JournalLine& line, const Json& row) {
   bool same = line.step() && json_at(row, {kWandbAxis}) == *line.step() &&
               json_at(row, {"_timestamp"}) == line.time();
-  for (const auto& it : line.record.items()) same &= !is_value(it.key()) || row.contains(it.key());
+  for (const auto& it : line.record.items())  // pictures may have been missing
+    same &= !is_value(it.key()) || it.value().is_array() || row.contains(it.key());
   return same;
 }
 
@@ -398,8 +399,8 @@ int64_t WandbLogger::connect(const LogCursors& cursors, int64_t written) {
   return line;
 }
 
-/// The service's answer wins over the cursor. Lines of which it has later ones it would drop: their
-/// numbers are shifted beyond.
+/// The service's answer wins over the cursor if its last row is ours. Else it would drop lines of which it has
+/// later steps: ours are shifted beyond.
 int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t written) {
   const bool is_first = target_ == nullptr;
   const std::optional<WandbRunState> known = api_->find_run(run_.info.path);
@@ -409,20 +410,19 @@ int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t writt
   run_.info.config = wandb_config(run_.config, columns);
   run_.info.path = api_->upsert(run_.info);
   const WandbRunState state = known.value_or(WandbRunState{});
-  const std::optional<LogCursor> cursor = cursors.furthest("/" + run_.info.path.run_id);
+  const std::optional<LogCursor> cursor = cursors.nearest(key());
   if (is_first) shift_ = cursor.value_or(LogCursor{}).shift;
-  if (is_first && known && !cursor && goes_on_)  // its last row says the shift
-    LogLines((fs::path(data_path_) / kLogFile).string()).each(written, [&](const JournalLine& it) {
-      if (is_row_of(it, state.last_row)) shift_ = state.last_step - it.number;
-    });
   int64_t line = state.last_step + 1 - shift_;
-  const bool is_of_others = is_first && known && !cursor && !goes_on_;
-  if (is_of_others || line > written) {
-    // Rows of others, or of lines that the log has lost.
-    line = is_of_others ? first_line_ : std::min(cursor.value_or(LogCursor{written}).line, written);
-    shift_ = state.last_step + 1 - line;
-  }
+  std::optional<int64_t> last;  // of our lines; none: its last row is of others, or the log has lost it
+  LogLines((fs::path(data_path_) / kLogFile).string()).each(written, [&](const JournalLine& it) {
+    if (last != state.last_step - shift_ && is_row_of(it, state.last_row)) last = it.number;
+  });
+  if (last)
+    line = *last + 1;
+  else if (state.last_step >= 0 && (cursor || !goes_on_))
+    line = cursor ? cursor->line : first_line_;
   line = std::clamp(line, std::min(first_line_, written), written);
+  if (state.last_step >= 0) shift_ = state.last_step + 1 - line;
   if (is_first) runtime_before_ = state.runtime_seconds;
   target_ = std::make_unique<WandbStream>(*api_, run_, state, columns);
   if (is_first) {
