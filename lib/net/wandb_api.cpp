@@ -272,6 +272,8 @@ void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
 }
 
 void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const {
+  std::optional<HttpStatusError> why;
+  std::vector<std::string> refused;
   for (size_t at = 0; at < files.size(); at += kMostUploads) {
     const std::span some = std::span(files).subspan(at, std::min(kMostUploads, files.size() - at));
     Json names = Json::array();
@@ -290,9 +292,16 @@ void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& 
       for (const Json& header : json_at(made, {"uploadHeaders"})) {
         put.headers.push_back(text_at(header, {}));
       }
-      http_call(put, options_);
+      try {
+        http_call(put, options_);
+      } catch (const HttpStatusError& error) {
+        if (may_pass(error) || error.status() == 401 || error.status() == 403) throw;
+        why = error;
+        refused.push_back(file.name);
+      }
     }
   }
+  if (why) throw RefusedFiles(*why, refused);
 }
 
 std::optional<WandbStoredFile> WandbApi::find_file(const WandbRunPath& path,

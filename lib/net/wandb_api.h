@@ -76,6 +76,14 @@ struct WandbRunInfo {
   std::string config = "{}";  ///< JSON: {"key": {"value": ...}}
 };
 
+/// Files that no later attempt would bring there: their names, and why the last one was refused.
+class RefusedFiles : public HttpStatusError {
+ public:
+  RefusedFiles(const HttpStatusError& why, std::vector<std::string> files)
+      : HttpStatusError(why), names(std::move(files)) {}
+  const std::vector<std::string> names;
+};
+
 class WandbApi {
  public:
   WandbApi(WandbAccess access, HttpOptions options)
@@ -92,6 +100,7 @@ class WandbApi {
   /// Lines of the run's files, its summary and its end, as file_stream takes them. One attempt: after a lost
   /// answer find_run() tells what has arrived.
   void stream(const WandbRunPath& path, const Json& content) const;
+  /// @throws RefusedFiles when all others have arrived
   void upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const;
   /// A file of a run; none if the run has none of that name.
   std::optional<WandbStoredFile> find_file(const WandbRunPath& path, const std::string& name) const;

@@ -3,6 +3,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -505,7 +506,21 @@ void WandbLogger::send(const std::vector<JournalLine>& lines) {
     next_line_ = line.number + 1;
   }
   add_live(batch);
-  hand_over(batch);
+  try {
+    hand_over(batch);
+  } catch (const RefusedFiles& error) {
+    log_error("track",
+              "Weights & Biases: refused, and not sent: {}\n  {}",
+              fmt::join(error.names, ", "),
+              error.what());
+    refused_.insert(error.names.begin(), error.names.end());
+    std::erase_if(files_, [&](const WandbUpload& file) { return refused_.contains(file.name); });
+    batch.files = files_;
+    batch.rows.clear();
+    missing_pictures_ = 0;
+    for (const JournalLine& line : lines) add(line, batch);
+    hand_over(batch);
+  }
   if (!lines.empty()) next_line_ = lines.back().number + 1;
   files_.clear();
   read_before_ = std::max(read_before_, next_line_);
@@ -562,6 +577,7 @@ std::string WandbLogger::pictures_of(const Json& list, int64_t line, WandbBatch&
     // A step that is done again after a resume has the same file in data_path, and another one here.
     const std::string name = fmt::format(
         "media/images/{}_{}.png", fs::path(picture.path).stem().string(), line + shift_);
+    if (refused_.contains(name)) continue;
     if (names.empty()) first = png_header(*png).value_or(PngHeader{});
     batch.files.push_back({.name = name, .content = *std::move(png)});
     names.push_back(name);

@@ -139,6 +139,7 @@ class WandbLogger : public Logger {
   std::map<std::string, std::string> summary_;  // JSON texts
   double runtime_before_ = 0;                   // of earlier starts, seconds
   std::vector<WandbUpload> files_;              // that have not arrived
+  std::set<std::string> refused_;               // of these and the pictures: they are never sent
   std::optional<ConsoleLines> console_;
   const bool is_live_ = true;              // this process is the run: the machine is its machine
   double stats_at_ = 0, cpu_seconds_ = 0;  // of the last figures of the machine
