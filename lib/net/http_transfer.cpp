@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "net/http_transfer.h"
 
+#include <linux/sockios.h>
 #include <openssl/crypto.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
 
 #include <algorithm>
 #include <array>
@@ -535,8 +538,25 @@ size_t HttpTransfer::take_body(std::string_view bytes) {
   return fault_.empty() ? bytes.size() : 0;
 }
 
+/// Bytes that the kernel still has to send: they become fewer while an upload moves. Connections that were
+/// opened by earlier transfers count too.
+int64_t HttpTransfer::unsent() const {
+  fd_set reads, writes, faults;
+  for (fd_set* set : {&reads, &writes, &faults}) FD_ZERO(set);
+  int last = -1, bytes = 0;
+  int64_t all = 0;
+  curl_multi_fdset(connections_.get(), &reads, &writes, &faults, &last);
+  for (int socket = 0; socket <= last; ++socket) {
+    const bool is_used = FD_ISSET(socket, &reads) || FD_ISSET(socket, &writes);
+    if (is_used && ::ioctl(socket, SIOCOUTQ, &bytes) == 0) all += bytes;
+  }
+  return all;
+}
+
 /// Fails if the transfer is silent, or next to it, for a stall time.
 void HttpTransfer::look_for_stall() {
+  const int64_t before = std::exchange(unsent_, unsent());
+  if (unsent_ < before) moved(static_cast<size_t>(before - unsent_));
   const double silent = seconds_since(last_byte_);
   if (silent >= stall_seconds_) {
     return fail({.reason = fmt::format("no byte for {:g} seconds", stall_seconds_),

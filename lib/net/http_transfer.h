@@ -90,7 +90,7 @@ struct HttpOptions {
   bool says_retries = true;                   ///< a warning in the log for each failed attempt
 };
 
-/// Since bytes last came or went in any transfer of the process, or something else was noted.
+/// Since bytes last came or left the machine in any transfer of the process, or something else was noted.
 double seconds_without_progress();
 void note_progress();
 
@@ -194,6 +194,7 @@ class HttpTransfer {
   size_t give_body(char* buffer, size_t capacity);
   size_t take_body(std::string_view bytes);
   void rewind_body(int64_t to);
+  int64_t unsent() const;
   void look_for_stall();
 
   const HttpCall& call_;
@@ -221,6 +222,7 @@ class HttpTransfer {
   std::chrono::steady_clock::time_point last_byte_;
   double window_seconds_ = 0;  // waited since the rate was last looked at
   int64_t window_bytes_ = 0;   // that moved meanwhile
+  int64_t unsent_ = 0;         // in the queue of the kernel
 };
 
 /// The request of a stream: a GET without a range of its own. Its `accepted` does not count, plain http is allowed.
