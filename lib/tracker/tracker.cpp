@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 constexpr double kSecondsBetweenChecks = 1;
 /// Of a start for all services together: to find out whether they are there, then how far they are.
 constexpr std::chrono::seconds kTimeToAsk{25}, kTimeToConnect{5};
+constexpr double kSilence = 20;  ///< at the end: after 10 s more nothing is waited for
 
 }  // namespace
 
@@ -285,12 +286,13 @@ int64_t Tracker::log_lines() const {
 void Tracker::finish(const RunEnd& end) {
   if (!file_ || std::exchange(finished_, true)) return;
   const auto all_are = [this](const auto& so) { return std::ranges::all_of(followers_, so); };
+  note_progress();  // silence is counted from now on
   copies_->begin_end();
   for (const auto& follower : followers_) follower->begin_end(end);
   wait_until_sent(
       [&] { return copies_->is_done() && all_are([](const auto& one) { return one->is_done(); }); },
       [&] {
-        return end.outcome != RunEnd::Outcome::kDone || seconds_without_progress() > 1 ||
+        return end.outcome != RunEnd::Outcome::kDone || seconds_without_progress() > kSilence ||
                ((copies_->is_done() || copies_->last_answer_was_fault()) &&
                 all_are([](const auto& one) { return one->is_done() || one->last_was_fault(); }));
       },

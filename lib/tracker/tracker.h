@@ -117,7 +117,7 @@ class Tracker {
   /// Lines of log.jsonl so far, marks among them; a checkpoint records them.
   int64_t log_lines() const;
   /// The last call: waits for what is still to be sent, rows and files together, as long as the config
-  /// allows and something moves; 10 s without progress, after a stop or a fault (Slurm kills after 30 s).
+  /// allows and something moves; 30 s of silence; 10 s after a stop or a fault (Slurm kills after 30 s).
   /// What is left waits for the next start. Without this call a run counts as failed.
   void finish(const RunEnd& end);
 

@@ -409,13 +409,13 @@ class Faults(Wandb):
         self.log(30, double.env())
         self.check_all_arrived(double)
 
-    def test_a_service_that_falls_silent_holds_the_end_for_ten_seconds(self):
+    def test_a_service_that_falls_silent_holds_the_end_for_half_a_minute(self):
         double = self.double()
         double.mistreat = lambda handler, kind, number: kind == "graphql" and number > 4 and handler.stall()
         began = time.monotonic()
         said = self.log(5, double.env(DALLE2_NET_TIMEOUT="60"))
-        self.assertLess(time.monotonic() - began, 25)
-        self.assertIn("Weights & Biases (8 rows) could not be sent", said)
+        self.assertTrue(29 < time.monotonic() - began < 45)
+        self.assertIn("Weights & Biases (7 rows) could not be sent", said)
 
     def test_lost_answers_cost_nothing_and_send_nothing_twice(self):
         for kind in ("graphql", "file_stream", "storage"):

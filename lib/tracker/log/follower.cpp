@@ -295,6 +295,7 @@ void Follower::connect() {
   lines_.go_to(line);
   line_ = line;
   connected_ = true;
+  if (pause_ <= times_.first_pause) fault_ = false;  // it may have been the start's short deadline
   cursors_.set(logger_->key(), {line, logger_->shift()});
   cursors_.save();  // no other place here knows the shift
 }

@@ -3,6 +3,7 @@
 // service or to files of another format. The run waits for none: what is away gets its lines when it is back.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -47,6 +48,11 @@ struct LogCursor {
   int64_t line = 0;   ///< after the last that it has
   int64_t shift = 0;  ///< a logger's own: what it adds to the numbers of lines
 };
+
+/// The first line of a log names the run, and is none.
+inline int64_t rows_between(int64_t line, int64_t end) {
+  return std::max<int64_t>(end - std::max<int64_t>(line, 1), 0);
+}
 
 /// followers.json: a cursor by Logger::key(). It is a hint: without it, or with an older one, a logger finds
 /// out by itself or gets lines again. Safe from several threads.
@@ -186,8 +192,10 @@ class Follower {
   /// After begin_end(): all is handed over, or it was never started.
   bool is_done() const { return done_.load() || !thread_.joinable(); }
   bool last_was_fault() const { return fault_.load(); }
-  /// Lines that it has not handed over. None if another start has taken the run over.
-  int64_t waiting() const { return logger_->is_cancelled() ? 0 : log_.file.written() - line_; }
+  /// Rows that it has not handed over. None if another start has taken the run over.
+  int64_t waiting() const {
+    return logger_->is_cancelled() ? 0 : rows_between(line_, log_.file.written());
+  }
   const Logger& logger() const { return *logger_; }
 
  private:

@@ -263,7 +263,7 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
   const auto note = [&](const std::string& error) { report.errors.push_back(error); };
   if (found.api_key.empty()) {  // what is in the folder of an offline run does not wait
     const auto known = cursors.nearest(found.base_url + " " + run.wandb);
-    report.rows_left = file.lines() - known.value_or(LogCursor{}).line;
+    report.rows_left = rows_between(known.value_or(LogCursor{}).line, file.lines());
     if (report.rows_left > 0)
       note(fmt::format("{}: no API key was found.\n  {}", public_url(found.base_url), kWandbLogin));
     return;
@@ -283,7 +283,7 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
                      .first_line = run.first_line,
                      .data_path = data_path});
       Follower follower(logger, {.file = file, .log_error = note, .advice = kStays}, cursors);
-      follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+      follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(300));
       report.rows_sent += follower.waiting();
       follower.start();
       follower.begin_end(end);
