@@ -215,6 +215,7 @@ void HttpAttempts::check() const {
 }
 
 void HttpAttempts::after(const HttpFailure& failure, const std::string& where) {
+  if (options_.on_fault && !failure.is_cut) options_.on_fault();
   trouble_seconds_ += failure.lost_seconds;
   ++failures_;
   const double longest = std::min(kLongestPause, options_.stall_seconds / 4);
@@ -280,6 +281,7 @@ HttpTransfer::~HttpTransfer() {
 
 void HttpTransfer::fail(HttpFailure failure) {
   failure_ = std::move(failure);
+  failure_->is_cut = failure_->status == 0 && body_sent_ >= kRealProgress;
   has_ended_ = true;
 }
 

@@ -88,6 +88,7 @@ struct HttpOptions {
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
   std::function<bool()> cancelled = nullptr;  ///< asked while waiting; true ends it by an error
   bool says_retries = true;                   ///< a warning in the log for each failed attempt
+  std::function<void()> on_fault = nullptr;   ///< an attempt was refused, or did not get far
 };
 
 /// Since bytes last came or left the machine in any transfer of the process, or something else was noted.
@@ -135,6 +136,7 @@ struct HttpFailure {
   double lost_seconds = 0;  ///< without progress
   std::optional<double> retry_after = {};
   long status = 0;
+  bool is_cut = false;  ///< without an answer, amid the body of the request
 };
 
 class HttpAttempts {

@@ -23,7 +23,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr size_t kMostLines = 1000;      ///< of a request
 constexpr double kIdlePause = 15;        ///< seconds between two sends without lines
 constexpr double kEndPause = 2;          ///< seconds between attempts at the end, at most
 constexpr double kBetweenErrors = 3600;  ///< seconds, of the same logger in the log
@@ -220,8 +219,9 @@ Follower::~Follower() {
 void Follower::connect_now(Deadline deadline) {
   const LogCursor known = cursors_.nearest(logger_->key()).value_or(LogCursor{});
   line_ = std::min(known.line, log_.file.written());
-  if (logger_->is_away()) {
+  if (const auto asked = logger_->away_seconds()) {
     away_ = fault_ = true;
+    retry_at_ = times_.now() + seconds(*asked);
     return;
   }
   logger_->set_deadline(deadline);
@@ -302,10 +302,17 @@ void Follower::connect() {
 
 /// @return whether there were any
 bool Follower::send_lines() {
-  const std::vector<JournalLine> lines = lines_.read(log_.file.written(), kMostLines);
+  const std::vector<JournalLine> lines = lines_.read(log_.file.written(), most_lines_);
   if (!lines.empty())
     log_.file.sync();  // nobody has what a crash of the machine may take from the log
-  logger_->send(lines);
+  try {
+    logger_->send(lines);
+  } catch (const HttpStatusError& error) {
+    if (error.status() != 413 || lines.size() < 2) throw;
+    most_lines_ = lines.size() / 2;  // a proxy takes no more at once
+    lines_.go_to(line_);
+    return true;
+  }
   sent_at_ = times_.now();
   line_ = lines_.next_line();
   return !lines.empty();

@@ -110,8 +110,8 @@ class Logger {
   virtual double pause() const { return 0; }
   /// The questions of a start end by then.
   virtual void set_deadline(std::optional<Deadline> /*deadline*/) {}
-  /// check() has found out already: the first attempt is the thread's.
-  virtual bool is_away() const { return false; }
+  /// check() has found it away, and asked to wait that long: the first attempt is the thread's.
+  virtual std::optional<double> away_seconds() const { return std::nullopt; }
 
   /// From any thread: a call that is under way ends by an error.
   void cancel() { cancelled_ = true; }
@@ -217,6 +217,7 @@ class Follower {
 
   // Of the thread.
   LogLines lines_;
+  size_t most_lines_ = 1000;  // of a request
   bool connected_ = false;
   double pause_ = 0;  // after faults in a row, seconds
   Clock::time_point retry_at_, sent_at_, saved_at_;

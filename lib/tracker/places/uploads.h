@@ -101,7 +101,7 @@ class Uploads {
   void begin_end();
   /// Whether each file was sent, or refused again.
   bool is_done() const;
-  /// Whether the last upload to each destination that is not done has failed.
+  /// Whether the last attempt at each destination that is not done has failed.
   bool last_answer_was_fault() const;
   /// Ends transfers that are under way, and the threads. What is left waits in the outbox.
   void end();
@@ -115,8 +115,8 @@ class Uploads {
     Clock::time_point retry_at;    // of failed ones
     Clock::time_point busy_until;  // as the service said (Retry-After); of the thread alone
     std::set<int64_t> failed;      // since the last pause or, in the end, at all
-    bool last_failed = false;
-    bool done = false;  // in the end: nothing is left to try
+    bool last_failed = false;      // an upload, or an attempt at it and nothing arrived since
+    bool done = false;             // in the end: nothing is left to try
   };
 
   void read_folder();

@@ -322,7 +322,7 @@ void WandbLogger::check(Deadline deadline) {
   check_name("the id of the run (wandb_run_id, WANDB_RUN_ID)", known_id(), ":;,#?/'\\");
   check_name("wandb_project", project_, "/\\#?%:");
   check_name("wandb_entity", entity_, "/\\ #?%:");
-  is_away_ = false;
+  away_seconds_.reset();
   if (new_id_.empty()) new_id_ = make_run_id().substr(24);  // 48 random bits
   if (api_->access().mode != WandbMode::kOnline) return;
   const WandbRunPath path{entity_, project_, first_of({known_id(), new_id_})};
@@ -334,7 +334,7 @@ void WandbLogger::check(Deadline deadline) {
     const auto* status = dynamic_cast<const HttpStatusError*>(&error);
     if (status != nullptr && !may_pass(error))
       throw HttpStatusError(status->status(), std::string("/tracker/log: ") + error.what());
-    is_away_ = true;
+    away_seconds_ = status == nullptr ? 0 : status->retry_after().value_or(0);
     log_warning(
         "track",
         "Weights & Biases: {}\n  The run begins. Its rows wait in log.jsonl until the service "
@@ -414,7 +414,8 @@ int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t writt
   const std::optional<LogCursor> cursor = cursors.nearest(key());
   if (is_first) shift_ = cursor.value_or(LogCursor{}).shift;
   int64_t line = state.last_step + 1 - shift_;
-  std::optional<int64_t> last;  // of our lines; none: its last row is of others, or the log has lost it
+  std::optional<int64_t>
+      last;  // of our lines; none: its last row is of others, or the log has lost it
   LogLines((fs::path(data_path_) / kLogFile).string()).each(written, [&](const JournalLine& it) {
     if (last != state.last_step - shift_ && is_row_of(it, state.last_row)) last = it.number;
   });
@@ -498,6 +499,7 @@ void WandbLogger::know_column(const std::string& name) {
 }
 
 void WandbLogger::send(const std::vector<JournalLine>& lines) {
+  missing_pictures_ = 0;
   WandbBatch batch{.files = files_};
   for (const JournalLine& line : lines) {
     add(line, batch);
@@ -515,11 +517,7 @@ void WandbLogger::send(const std::vector<JournalLine>& lines) {
               error.what());
     refused_.insert(error.names.begin(), error.names.end());
     std::erase_if(files_, [&](const WandbUpload& file) { return refused_.contains(file.name); });
-    batch.files = files_;
-    batch.rows.clear();
-    missing_pictures_ = 0;
-    for (const JournalLine& line : lines) add(line, batch);
-    hand_over(batch);
+    return send(lines);
   }
   if (!lines.empty()) next_line_ = lines.back().number + 1;
   files_.clear();
@@ -527,7 +525,7 @@ void WandbLogger::send(const std::vector<JournalLine>& lines) {
   if (missing_pictures_ == 0) return;
   log_warning("track",
               "Weights & Biases: {} of log.jsonl are not sent: {} has no such file",
-              counted(std::exchange(missing_pictures_, 0), "picture"),
+              counted(missing_pictures_, "picture"),
               data_path_);
 }
 

@@ -101,7 +101,7 @@ class WandbLogger : public Logger {
   void set_deadline(std::optional<Deadline> deadline) override {
     api_->options().deadline = deadline;
   }
-  bool is_away() const override { return is_away_; }
+  std::optional<double> away_seconds() const override { return away_seconds_; }
 
  private:
   void use(const WandbAccess& access);
@@ -122,7 +122,7 @@ class WandbLogger : public Logger {
   std::string run_id_;  // of auto_resume.json or, after begin(), the run's; empty: not known
   std::string new_id_;  // of a run that has none
   std::optional<WandbApi> api_;
-  bool is_away_ = false;  // the service, when check() asked
+  std::optional<double> away_seconds_;  // of the service, when check() asked
 
   // After begin():
   WandbRun run_;
