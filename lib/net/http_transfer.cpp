@@ -4,7 +4,6 @@
 #include <linux/sockios.h>
 #include <openssl/crypto.h>
 #include <sys/ioctl.h>
-#include <sys/select.h>
 
 #include <algorithm>
 #include <array>
@@ -540,18 +539,15 @@ size_t HttpTransfer::take_body(std::string_view bytes) {
   return fault_.empty() ? bytes.size() : 0;
 }
 
-/// Bytes that the kernel still has to send: they become fewer while an upload moves. Connections that were
-/// opened by earlier transfers count too.
+/// Bytes that the kernel still has to send: they become fewer while an upload moves.
 int64_t HttpTransfer::unsent() const {
-  fd_set reads, writes, faults;
-  for (fd_set* set : {&reads, &writes, &faults}) FD_ZERO(set);
+  fd_set used;
+  FD_ZERO(&used);
   int last = -1, bytes = 0;
   int64_t all = 0;
-  curl_multi_fdset(connections_.get(), &reads, &writes, &faults, &last);
-  for (int socket = 0; socket <= last; ++socket) {
-    const bool is_used = FD_ISSET(socket, &reads) || FD_ISSET(socket, &writes);
-    if (is_used && ::ioctl(socket, SIOCOUTQ, &bytes) == 0) all += bytes;
-  }
+  curl_multi_fdset(connections_.get(), &used, &used, &used, &last);
+  for (int socket = 0; socket <= last; ++socket)
+    if (FD_ISSET(socket, &used) && ::ioctl(socket, SIOCOUTQ, &bytes) == 0) all += bytes;
   return all;
 }
 

@@ -272,8 +272,7 @@ void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
 }
 
 void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const {
-  std::optional<HttpStatusError> why;
-  std::vector<std::string> refused;
+  std::optional<RefusedFiles> refused;
   for (size_t at = 0; at < files.size(); at += kMostUploads) {
     const std::span some = std::span(files).subspan(at, std::min(kMostUploads, files.size() - at));
     Json names = Json::array();
@@ -296,12 +295,12 @@ void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& 
         http_call(put, options_);
       } catch (const HttpStatusError& error) {
         if (may_pass(error) || error.status() == 401 || error.status() == 403) throw;
-        why = error;
-        refused.push_back(file.name);
+        if (!refused) refused.emplace(error);
+        refused->names.push_back(file.name);
       }
     }
   }
-  if (why) throw RefusedFiles(*why, refused);
+  if (refused) throw *refused;
 }
 
 std::optional<WandbStoredFile> WandbApi::find_file(const WandbRunPath& path,

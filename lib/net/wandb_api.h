@@ -76,12 +76,10 @@ struct WandbRunInfo {
   std::string config = "{}";  ///< JSON: {"key": {"value": ...}}
 };
 
-/// Files that no later attempt would bring there: their names, and why the last one was refused.
-class RefusedFiles : public HttpStatusError {
- public:
-  RefusedFiles(const HttpStatusError& why, std::vector<std::string> files)
-      : HttpStatusError(why), names(std::move(files)) {}
-  const std::vector<std::string> names;
+/// Files that no later attempt would bring there, and why the first of them was refused.
+struct RefusedFiles : HttpStatusError {
+  explicit RefusedFiles(const HttpStatusError& why) : HttpStatusError(why) {}
+  std::vector<std::string> names;
 };
 
 class WandbApi {

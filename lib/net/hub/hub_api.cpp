@@ -207,8 +207,7 @@ struct LfsUpload {
       throw NetworkError(
           "{}: the hub asks for parts of {} bytes", where, service_words(text, {access.token}));
     }
-    std::map<int64_t, std::string>
-        urls;  // in the order of the parts: their numbers are the headers' names
+    std::map<int64_t, std::string> urls;  // of the parts: their numbers are the headers' names
     for (const auto& [name, value] : header.items()) {
       if (const auto number = number_of_digits(name)) urls[*number] = text_at(value, {});
     }

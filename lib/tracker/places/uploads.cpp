@@ -457,21 +457,17 @@ bool Uploads::send(Lane& lane, const OutboxEntry& entry, std::unique_lock<std::m
   UploadNotes notes = {.text = entry.notes, .store = [&](const std::string& text) {
                          const std::lock_guard own(mutex_);
                          keep_notes(entry.number, text, to.stores_notes());
-                         lane.last_failed &= text.empty();  // else a part has arrived
+                         if (!text.empty()) lane.last_failed = false;  // a part has arrived
                        }};
   bool is_sent = false, is_refused = false;
   std::string error;
   lock.unlock();
   try {
-    const auto on_fault = [&] {
-      const std::lock_guard own(mutex_);
-      lane.last_failed = true;
-    };
     to.send(entry,
             notes,
             {.ends_at_stop = false,
              .cancelled = [this] { return cancelled_.load(); },
-             .on_fault = on_fault});
+             .on_fault = [&lane] { lane.last_failed = true; }});
     is_sent = true;
     // Whether there was such a file already is not known here.
     if (!entry.only_if_absent)

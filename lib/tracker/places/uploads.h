@@ -115,8 +115,8 @@ class Uploads {
     Clock::time_point retry_at;    // of failed ones
     Clock::time_point busy_until;  // as the service said (Retry-After); of the thread alone
     std::set<int64_t> failed;      // since the last pause or, in the end, at all
-    bool last_failed = false;      // an upload, or an attempt at it and nothing arrived since
-    bool done = false;             // in the end: nothing is left to try
+    std::atomic<bool> last_failed = false;  // an attempt, and nothing has arrived since
+    bool done = false;                      // in the end: nothing is left to try
   };
 
   void read_folder();

@@ -3,7 +3,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -414,8 +413,7 @@ int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t writt
   const std::optional<LogCursor> cursor = cursors.nearest(key());
   if (is_first) shift_ = cursor.value_or(LogCursor{}).shift;
   int64_t line = state.last_step + 1 - shift_;
-  std::optional<int64_t>
-      last;  // of our lines; none: its last row is of others, or the log has lost it
+  std::optional<int64_t> last;  // of our lines; none: its last row is of others, or lost here
   LogLines((fs::path(data_path_) / kLogFile).string()).each(written, [&](const JournalLine& it) {
     if (last != state.last_step - shift_ && is_row_of(it, state.last_row)) last = it.number;
   });
@@ -511,10 +509,8 @@ void WandbLogger::send(const std::vector<JournalLine>& lines) {
   try {
     hand_over(batch);
   } catch (const RefusedFiles& error) {
-    log_error("track",
-              "Weights & Biases: refused, and not sent: {}\n  {}",
-              fmt::join(error.names, ", "),
-              error.what());
+    log_error(
+        "track", "{}: not sent: {}\n  {}", name(), fmt::join(error.names, ", "), error.what());
     refused_.insert(error.names.begin(), error.names.end());
     std::erase_if(files_, [&](const WandbUpload& file) { return refused_.contains(file.name); });
     return send(lines);
