@@ -139,8 +139,7 @@ Json of_run(const WandbRunPath& path, const Json& more = Json::object()) {
   return variables;
 }
 
-/// The last row of a tail: JSON text of a list of JSON texts. Rows hold NaN and infinities, which are no
-/// JSON: they are zeros here.
+/// The last of a JSON text of a list of JSON texts. NaN and infinities, which are no JSON, are zeros here.
 Json last_row(const Json& tail) {
   const ParsedJson list = parse_untrusted_json(text_at(tail, {}));
   if (!list.is_right() || !list.value.is_array() || list.value.empty()) return nullptr;

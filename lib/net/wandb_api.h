@@ -16,8 +16,7 @@ namespace dalle2 {
 
 enum class WandbMode { kOnline, kOffline, kDisabled };
 
-/// Who we are to the service and where it is: the environment, ~/.netrc and the files `settings`, as
-/// its own client reads them.
+/// Who we are to the service and where it is, read as its own client does: environment, ~/.netrc, `settings`.
 struct WandbAccess {
   WandbMode mode = WandbMode::kOffline;
   std::string mode_reason = {};  ///< why, for the log: "WANDB_MODE is offline"
@@ -34,8 +33,7 @@ struct WandbAccess {
 /// By the variables in docs/tracking.md. Key: WANDB_API_KEY, else the password of the server in the file
 /// NETRC or ~/.netrc. Settings: wandb/settings in the folder before those of WANDB_CONFIG_DIR, else of
 /// ~/.config/wandb.
-/// @throws ConfigError an unknown mode, online without a key, a malformed key, a url that is
-/// none, plain http to another machine
+/// @throws ConfigError an unknown mode, no key for online, a malformed key or url, plain http elsewhere
 WandbAccess find_wandb_access();
 
 struct WandbRunPath {

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr double kSecondsBetweenChecks = 1;
 /// Of a start for all services together: to find out whether they are there, then how far they are.
 constexpr std::chrono::seconds kTimeToAsk{25}, kTimeToConnect{5};
-constexpr double kSilence = 20;  ///< at the end: after 10 s more nothing is waited for
+constexpr double kSilence = 20;  ///< at the end; 10 s later it is given up
 
 }  // namespace
 

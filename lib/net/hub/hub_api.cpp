@@ -65,8 +65,7 @@ std::string next_query(const std::string& link) {
   return "";
 }
 
-// How a file comes into a repository: asked beforehand how it is kept (preupload), its bytes stored by Git
-// LFS if it is large, then committed.
+// How a file comes into a repository: the hub says how it is kept, Git LFS takes a large one, then a commit.
 
 constexpr const char* kLfsType = "application/vnd.git-lfs+json";
 constexpr int kMostRounds = 4;        ///< of an LFS upload: its addresses may expire
@@ -141,8 +140,7 @@ struct LfsUpload {
     }
   }
 
-  /// With what the notes know of this file, else with what the hub says of it: no actions if it has these
-  /// bytes already.
+  /// With what the notes know of this file, else what the hub says: no actions if it has these bytes already.
   void send() {
     state = parse_untrusted_object(notes.text);
     if (text_at(state, {"oid"}) != file.sha256) {

@@ -24,8 +24,7 @@ struct HubAccess {
 /// Token: HF_TOKEN (HUGGING_FACE_HUB_TOKEN), else the file `token_path`, else the file that
 /// `hf auth login` writes: HF_TOKEN_PATH, HF_HOME/token, XDG_CACHE_HOME/huggingface/token.
 /// @param plain_http an endpoint of another machine may be http
-/// @throws ConfigError `token_path` cannot be read or holds no token, HF_ENDPOINT is no address, or
-/// is plain http without leave
+/// @throws ConfigError `token_path` or HF_ENDPOINT cannot be used
 HubAccess find_hub_access(const std::optional<std::string>& token_path, bool plain_http);
 
 struct HubFile {

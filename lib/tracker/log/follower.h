@@ -75,8 +75,7 @@ class LogCursors {
   bool changed_ = false;
 };
 
-/// A logger as the config has it. All is called on one thread, first the run's, then its follower's, but for
-/// cancel().
+/// A logger of the config. All is called on one thread, the run's, then its follower's, but for cancel().
 class Logger {
  public:
   /// @param type its name in auto_resume.json, the reference's class name: "ConsoleLogger"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a run reports: named values in a fixed order, in log.jsonl with every digit, and the line that people
-// read of them.
+// What a run reports: named values, in log.jsonl with every digit, and the line that people read of them.
 #pragma once
 
 #include <atomic>
@@ -73,8 +72,7 @@ class LogFile {
   /// Those of them that are in the file. From any thread.
   int64_t written() const { return written_; }
   const std::string& path() const { return path_; }
-  /// If there are more than `lines`, appends {"resumed_from_line": lines}: whoever reads the file
-  /// passes over the lines between.
+  /// If there are more than `lines`, appends {"resumed_from_line": lines}: readers pass over those between.
   void pass_over(int64_t lines);
   void write(const LogRecord& record, int64_t step);
   /// {section: [{"path": ..., "caption": text or null}, ...], "step": n, "time": seconds}

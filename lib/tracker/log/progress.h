@@ -39,8 +39,7 @@ std::string progress_line(const ProgressState& state,
 struct ProgressOptions {
   bool quiet = false;
   bool terminal = true;  ///< usually log_is_terminal()
-  /// Records are printed as well: progress says how far the run is and does not repeat their
-  /// values, and plain lines are rarer.
+  /// Records are printed as well: progress does not repeat their values, and plain lines are rarer.
   bool beside_records = false;
   /// Seconds on a clock that never goes back (tests give their own).
   std::function<double()> clock = [timer = Timer()] { return timer.seconds(); };

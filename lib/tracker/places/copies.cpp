@@ -110,8 +110,7 @@ std::vector<std::string> fixed_targets(const SaveTargets& targets) {
 }
 
 /// @param service that the targets are names at; empty: they are files on this machine
-/// @throws ConfigError as filled_targets(); an empty one, `..` in a path, one that is taken by a file that
-/// the run keeps in data_path
+/// @throws ConfigError as filled_targets(); an empty one, `..` in a path, a place of the run's own files
 void check_targets(const SaveTargets& targets,
                    const FormatFields& example,
                    const std::string& data_path,
@@ -246,8 +245,7 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
   report.sent = before - report.left;
 }
 
-/// Follows the log to its end for the W&B run of each logger, as the start of the run would. A service that is
-/// away is tried for a few seconds.
+/// Follows the log to its end for the W&B run of each logger, as a start would.
 void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
   const WandbAccess found = find_wandb_access();
   const std::string log = (fs::path(data_path) / kLogFile).string();
@@ -457,8 +455,7 @@ void Copies::save(bool is_best, bool is_latest, const FormatFields& placeholders
   sent_cards_ = true;
 }
 
-/// On this machine a second name of bytes that were read back already: neither time nor space. Both are
-/// only ever replaced, never changed.
+/// On this machine a second name of bytes that were read back already, and that are never changed.
 void Copies::save_file(const Saver& saver,
                        const std::string& path,
                        const std::string& kind,

@@ -290,8 +290,7 @@ void Uploads::read_folder() {
     }
   }
   remove_replaced();  // a kill while a file was being sent leaves it beside the newer one
-  // It leaves files without notes, notes without files, and unfinished parts. What has another name is
-  // somebody else's.
+  // It leaves files without notes, notes without files, unfinished parts. Other names are somebody else's.
   for (const std::string& name : names_in_folder(folder_)) {
     const std::optional<int64_t> number = number_of(name);
     if (!number || unreadable.contains(*number)) continue;

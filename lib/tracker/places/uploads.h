@@ -144,8 +144,7 @@ class Uploads {
   std::atomic<bool> cancelled_ = false;
 };
 
-/// Waits for what is still to be sent: `most_seconds` at most; after a stop signal, or while `is_stuck`, 10 s
-/// (Slurm kills 30 s after it asks for a stop).
+/// Waits for what is to be sent: `most_seconds` at most; 10 s after a stop (Slurm kills 30 s after it), or stuck.
 void wait_until_sent(const std::function<bool()>& is_sent,
                      const std::function<bool()>& is_stuck,
                      double most_seconds);

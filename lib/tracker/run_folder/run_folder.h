@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The folder of a run: whose it is, what a start does with it, and what a run that goes back leaves
-// out. docs/resuming.md has the rule.
+// The folder of a run: whose it is, and what each start does with it (docs/resuming.md).
 #pragma once
 
 #include <functional>

@@ -307,8 +307,7 @@ void WandbLogger::use(const WandbAccess& access) {
                            .says_retries = false});
 }
 
-/// The id of the config or the environment, but first of all that of the starts before; with `resume` the
-/// config's. Empty: a new one.
+/// That of the starts before, else of the config or environment; with `resume` the config's. Empty: a new one.
 std::string WandbLogger::known_id() const {
   const std::string wanted = config_.wandb_run_id.value_or(api_ ? api_->access().run_id : "");
   return config_.resume ? wanted : first_of({run_id_, wanted});
@@ -399,8 +398,7 @@ int64_t WandbLogger::connect(const LogCursors& cursors, int64_t written) {
   return line;
 }
 
-/// The service's answer wins over the cursor if its last row is ours. Else it would drop lines of which it has
-/// later steps: ours are shifted beyond.
+/// The service's answer wins over the cursor if its last row is ours. Else our steps are shifted beyond that.
 int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t written) {
   const bool is_first = target_ == nullptr;
   const std::optional<WandbRunState> known = api_->find_run(run_.info.path);
@@ -450,8 +448,7 @@ int64_t WandbLogger::open_folder(const LogCursors& cursors, int64_t written) {
     line = std::min(cursor->line, written);
     shift_ = cursor->shift + cursor->line - line;
   } else if (run_.resumed) {
-    // How far the run is, is not known here: the seconds since 1970 are beyond every step of a run that
-    // logs less than a line a second.
+    // How far the run is, is not known here: the seconds since 1970 are beyond it, at less than a line a second.
     shift_ = static_cast<int64_t>(run_.start_unix_seconds) - line;
   }
   next_line_ = line;

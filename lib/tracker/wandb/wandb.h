@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A run of Weights & Biases follows log.jsonl: its lines become rows, at the service or in a folder that
-// `wandb sync` uploads.
+// A run of Weights & Biases gets the lines of log.jsonl as rows: at the service, or in an offline folder.
 #pragma once
 
 #include <cstddef>
@@ -55,8 +54,7 @@ std::unique_ptr<WandbTarget> make_wandb_folder(const std::string& parent,
                                                const WandbRun& run,
                                                std::string* path);
 
-/// Hears what the log prints from now on, and keeps it until it is taken. Whoever prints never waits:
-/// lines beyond `most_bytes` are lost.
+/// Keeps what the log prints until it is taken. Whoever prints never waits: lines beyond `most_bytes` are lost.
 class ConsoleLines {
  public:
   explicit ConsoleLines(size_t most_bytes = size_t{4} << 20);
