@@ -409,6 +409,23 @@ class Faults(Wandb):
         self.log(30, double.env())
         self.check_all_arrived(double)
 
+    def test_a_row_of_another_program_costs_no_row_that_waits(self):
+        log, double = {**LOG, "auto_resume": True}, self.double()
+        self.log(5, double.env(), log=log)
+        self.log(6, double.env(WANDB_BASE_URL=f"http://127.0.0.1:{harness.free_port()}"), log=log)
+        lines = double.only_run().lines["wandb-history.jsonl"]
+        lines.append(json.dumps({"FID": 1.5, "_step": json.loads(lines[-1])["_step"] + 1}))
+        self.log(4, double.env(), log=log)
+        self.check_rows([row for row in double.only_run().history if "FID" not in row], self.logged())
+
+    def test_a_picture_that_is_refused_holds_up_no_row(self):
+        double = self.double()
+        double.mistreat = lambda handler, kind, number: kind == "storage" and "Samples_0_" in handler.path and handler.json(413, {})
+        self.assertRegex(self.log(5, double.env()), r"error: Weights & Biases: not sent: media/images/0_Train Samples_0_\d+\.png")
+        rows = double.only_run().history
+        self.assertEqual([row["step"] for row in rows], [record["step"] for record in self.logged()])
+        self.assertEqual([row["Train Samples"]["count"] for row in rows if "Train Samples" in row], [1])
+
     def test_a_service_that_falls_silent_holds_the_end_for_half_a_minute(self):
         double = self.double()
         double.mistreat = lambda handler, kind, number: kind == "graphql" and number > 4 and handler.stall()

@@ -183,7 +183,9 @@ class LoopbackServer {
     const size_t size = length == request.headers.end() ? 0 : std::stoul(length->second);
     request.body.resize(size);
     for (size_t got = 0; got < size;) {
-      const ssize_t piece = recv(connection, request.body.data() + got, size - got, 0);
+      const size_t most = std::min<size_t>(size - got, 20'000);
+      if (request.path == "/slowly") std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const ssize_t piece = recv(connection, request.body.data() + got, most, 0);
       if (piece <= 0) return false;
       got += static_cast<size_t>(piece);
     }

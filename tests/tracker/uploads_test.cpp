@@ -79,6 +79,7 @@ class Service : public Destination {
     began_with_.push_back(notes.text);
     if (in_parts_) notes.keep("id of " + file.target);
     changed_.notify_all();
+    if (failures_ > 0 && options.on_fault) options.on_fault();
     while (held_ && !options.cancelled()) changed_.wait_for(lock, std::chrono::milliseconds(5));
     if (options.cancelled()) throw NetworkError("cancelled");
     if (failures_ > 0) {
@@ -423,10 +424,9 @@ TEST_CASE("the end tells whether it moves: what was sent, refused again, or is o
   Uploads uploads(folder.outbox, {service}, folder.on_error);
   uploads.add(file_for("a", folder.save("a")));
   service->wait_for_calls(1);
-  CHECK_FALSE(uploads.last_answer_was_fault());
+  CHECK(uploads.last_answer_was_fault());  // by its first attempt
   service->hold(false);
-  while (!uploads.last_answer_was_fault())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (folder.errors->take().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK_FALSE(uploads.is_done());
   uploads.begin_end();
   service->wait_for_calls(2);  // at once, and not a third time
