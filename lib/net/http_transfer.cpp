@@ -214,7 +214,7 @@ void HttpAttempts::check() const {
 }
 
 void HttpAttempts::after(const HttpFailure& failure, const std::string& where) {
-  if (options_.on_fault && !failure.is_cut) options_.on_fault();
+  if (options_.on_fault && !failure.is_final && !failure.is_cut) options_.on_fault();
   trouble_seconds_ += failure.lost_seconds;
   ++failures_;
   const double longest = std::min(kLongestPause, options_.stall_seconds / 4);
