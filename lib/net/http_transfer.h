@@ -88,7 +88,7 @@ struct HttpOptions {
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
   std::function<bool()> cancelled = nullptr;  ///< asked while waiting; true ends it by an error
   bool says_retries = true;                   ///< a warning in the log for each failed attempt
-  std::function<void()> on_fault = nullptr;   ///< an attempt failed before much was sent, perhaps not the last
+  std::function<void()> on_fault = nullptr;   ///< an attempt failed, not by a cut amid the body
 };
 
 /// Since bytes last came or left the machine in any transfer of the process, or something else was noted.
