@@ -108,13 +108,10 @@ const char* name_of(Enum value, const std::array<const char*, kCount>& names) {
 /// What a run needs besides the model. The entries of the file show how its kind names them.
 std::vector<std::string> needed(const Cursor& root, size_t parts) {
   if (root.has("optimizer") || (root.has("step") && !root.has("steps")))
-    return {root.has("steps") ? "steps" : "step", "optimizer", "scheduler"};
+    return {root.has("steps") ? "steps" : "step", "optimizer"};
   std::vector<std::string> keys = {"steps"};
   if (root.has("optim") || root.has("discr_optim")) return {"steps", "optim"};
-  for (size_t part = 0; part < parts; ++part) {
-    keys.push_back(fmt::format("optim{}", part));
-    keys.push_back(fmt::format("sched{}", part));
-  }
+  for (size_t part = 0; part < parts; ++part) keys.push_back(fmt::format("optim{}", part));
   return keys;
 }
 

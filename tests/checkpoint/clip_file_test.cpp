@@ -125,6 +125,8 @@ TEST_CASE("what open_clip_config.json says wrongly is refused by its pointer") {
              Contains("open_clip_config.json: /model_cfg/text_cfg/hf_model_name: \"roberta\": "));
   CHECK_THAT(refusal(tensors, R"({"model_cfg": {"vision_cfg": {"zzz": 1}}})"),
              Contains("\n    /model_cfg/vision_cfg/zzz: no such key; known are: layers"));
+  CHECK_THAT(refusal(tensors, R"({"model_cfg": {}, "preprocess_cfg": [1]})"),
+             EndsWith("/preprocess_cfg: expected an object, got [1]"));
   CHECK_THAT(refusal(tensors, R"({"model_cfg": {}, "preprocess_cfg": {"stdd": [1, 1, 1]}})"),
              EndsWith("open_clip_config.json: /preprocess_cfg/stdd: no such key; known are: mean, "
                       "std, interpolation, resize_mode, fill_color"));

@@ -17,7 +17,7 @@ class SampleOptions(EndToEnd):
         super().setUpClass()
         write_npy(cls.base / "two.npy", (2, 32), [0.1 * (i % 7 - 3) for i in range(64)])
         write_npy(cls.base / "small.npy", (2, 3, 8, 8), [0.5] * 384)
-        write_npy(cls.base / "noise.npy", (2, 3, 8, 7), [0.5] * 336)
+        write_npy(cls.base / "bright.npy", (2, 3, 8, 8), [0.5, 255] * 192)
         write_npy(cls.base / "mask.npy", (2, 1, 4, 4), [1.0] * 32)
         cls.trained("conditional", {})
         free = tiny_config(cls.shards, "free")["decoder"]
@@ -55,8 +55,6 @@ class SampleOptions(EndToEnd):
         embeds = ["--image-embeds", "two.npy"]
         self.refuse("conditional/model.pth", "--image-embeds", "narrow.npy", code=3,
                     expect=["--image-embeds narrow.npy: expected embeddings of 32 values", "conditional/model.pth", "got 31"])
-        self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
-                    expect=["--init-noise of unet 1: expected shape [2, 3, ", "got [2, 3, 8, 7]"])
         unread = (("--init-noise", "none.npy"), ("--init-noise", "file"), ("--inpaint-image", "none.png", "--inpaint-mask", "mask.npy"),
                   ("--inpaint-mask", "none", "--inpaint-image", "small.npy"))
         for option, path, *more in unread:
@@ -64,6 +62,8 @@ class SampleOptions(EndToEnd):
             self.refuse("conditional/model.pth", *embeds, option, path, *more, code=3, expect=[f"error: {option} {path}: "])
         self.refuse("conditional/model.pth", "--image-embeds", "none.npy", code=3, expect=["error: --image-embeds none.npy: "])
         self.refuse("cascade/model.pth", "--start-unet", 2, "--image", "none.png", code=3, expect=["error: --image none.png: "])
+        self.refuse("cascade/model.pth", "--start-unet", 2, "--image", "bright.npy", code=3,
+                    expect=["error: --image bright.npy: expected values from 0 to 1, got 0.5 to 255"])
         self.refuse("conditional/model.pth", *embeds, "--text-encodings", "none.npy",
                     expect=["--text-encodings", "needs a model that takes text encodings"])
         self.refuse("conditional/model.pth", *embeds, out="file/x",

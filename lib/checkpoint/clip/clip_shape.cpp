@@ -301,6 +301,8 @@ ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& 
       keys[section] = own_keys(*given, std::string("/") + section, model);
   }
   if (const Json* const given = member(json, "preprocess_cfg"); given && keys.is_object()) {
+    if (!given->is_object())
+      throw DataError("{}: /preprocess_cfg: expected an object, got {}", where, given->dump());
     const Json own = own_keys(*given, "/preprocess_cfg", where + ": ", kPictureKeys);
     for (const auto& [key, value] : own.items()) keys["image_" + key] = value;
   }

@@ -67,6 +67,24 @@ at::Tensor to_range(const at::Tensor& pictures,
   return as_it_is ? pictures : pictures * 2 - 1;
 }
 
+/// @throws DataError for an array with values that no picture of the range has
+void check_range(const at::Tensor& pictures,
+                 const char* option,
+                 const std::optional<std::string>& path,
+                 ImageRange range) {
+  if (!pictures.defined() || std::filesystem::path(*path).extension() != ".npy") return;
+  const auto [lowest, highest] = range.bounds();
+  const auto low = pictures.min().item<double>(), high = pictures.max().item<double>();
+  if (low >= lowest && high <= highest) return;
+  throw DataError("{} {}: expected values from {:g} to {:g}, got {:g} to {:g}",
+                  option,
+                  *path,
+                  lowest,
+                  highest,
+                  low,
+                  high);
+}
+
 /// Consecutive stages that one file draws.
 struct Segment {
   std::string path;
@@ -435,7 +453,13 @@ class DecoderSampling {
       if (!draws(segment)) continue;
       check_widths(segment);
       check_segment(segment);
+      check_range(
+          inputs_.inpaint_image, "--inpaint-image", command_.inpaint_image_path, range_of(segment));
     }
+    check_range(inputs_.image,
+                "--image",
+                command_.image_path,
+                range_of(cascade_.segment_of(command_.start_unet)));
     for (int64_t number = command_.start_unet; number <= last_unet(); ++number) {
       const UnetConfig& unet = cascade_.stage(number).unet;
       if (!unet.cond_on_text_encodings.value_or(false)) continue;
