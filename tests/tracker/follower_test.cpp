@@ -274,8 +274,8 @@ TEST_CASE("cursors are hints: a damaged file has none, and what is kept comes ba
   }
   LogCursors cursors(path);
   cursors.set("here e/p/one", {.line = 5, .shift = 7});
-  cursors.set("there e/p/one", {.line = 9, .shift = 7});
-  cursors.set("there e/p/two", {.line = 20});
+  cursors.set("other e/p/one", {.line = 9, .shift = 7});
+  cursors.set("other e/p/two", {.line = 20});
   cursors.save();
   const LogCursors read(path);
   CHECK(read.furthest("here e/p/one")->shift == 7);
