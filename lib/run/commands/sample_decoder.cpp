@@ -277,13 +277,16 @@ class DecoderSampling {
 
   void run(const Value& checkpoint) {
     check_unets();
-    bool takes_encodings = false;
-    for (int64_t unet = command_.start_unet; unet <= last_unet(); ++unet)
-      takes_encodings |= cascade_.stage(unet).unet.cond_on_text_encodings.value_or(false);
+    bool takes_encodings = false, one_takes_them = false;
+    for (int64_t unet = 1; unet <= cascade_.unets(); ++unet) {
+      const bool takes = cascade_.stage(unet).unet.cond_on_text_encodings.value_or(false);
+      one_takes_them |= takes;
+      takes_encodings |= takes && unet >= command_.start_unet && unet <= last_unet();
+    }
     check_options_on(command_,
                      {{kUnconditional, cascade_.first_config().unconditional},
-                      {kTakesEncodings, takes_encodings},
-                      {kTakesNoEncodings, !takes_encodings}});
+                      {kTakesEncodings, one_takes_them},
+                      {kTakesNoEncodings, !one_takes_them}});
     check_out(command_);
     const Cursor root(checkpoint, command_.checkpoint_path);
     const PictureReading reading = cascade_.reading();
