@@ -15,7 +15,6 @@
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
 #include "net/http_call.h"
-#include "net/http_transfer.h"
 #include "net/url.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/wandb/wandb.h"

@@ -412,9 +412,14 @@ int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t writt
   if (is_first) shift_ = cursor.value_or(LogCursor{}).shift;
   int64_t line = state.last_step + 1 - shift_;
   std::optional<int64_t> last;  // of our lines; none: its last row is of others, or lost here
-  LogLines((fs::path(data_path_) / kLogFile).string()).each(written, [&](const JournalLine& it) {
-    if (last != state.last_step - shift_ && is_row_of(it, state.last_row)) last = it.number;
-  });
+  const auto look_at = [&](const JournalLine& it) {
+    if (is_row_of(it, state.last_row)) last = it.number;
+  };
+  LogLines log((fs::path(data_path_) / kLogFile).string());
+  log.go_to(std::max<int64_t>(line - 1, 0));  // where it is unless others have added rows
+  std::ranges::for_each(log.read(written, 1), look_at);
+  log.go_to(0);
+  if (!last && state.last_step >= 0) log.each(written, look_at);
   if (last)
     line = *last + 1;
   else if (state.last_step >= 0 && (cursor || !goes_on_))
