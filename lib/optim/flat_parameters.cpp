@@ -54,9 +54,7 @@ class FromHalf : public torch::autograd::Node {
     at::Tensor place = gradients_ == nullptr ? at::Tensor() : gradients_->place_of(number_);
     if (!place.defined()) return {grad.to(at::kFloat)};
     copy_from_half_(place, grad);
-    torch::autograd::variable_list found;
-    found.push_back(std::move(place));  // the only reference, so that nobody copies it
-    return found;
+    return {place};
   }
 
  private:
