@@ -138,7 +138,7 @@ class Clip(EndToEnd):
     def check_identity_of_the_clip(self, text, prior):
         """A prior's files say of which CLIP its embeddings are, however the run got them; one of another CLIP is warned of."""
         embeddings = json.loads(json.dumps(prior))
-        other = self.clip_config(self.dir, "other.json", "other", train={"epochs": 1})
+        other = self.clip_config(self.dir, "other.json", "other", train={"epochs": 1}, data={"ground": [1, 2, 3]})
         run("--config", other, cwd=self.dir, check=0)
         prior["prior"]["clip"] = {"model": str(self.trained / "clip/checkpoint.pth")}
         prior["data"].update(text_url=None, meta_url=str(self.dir / "embedded"))
@@ -157,7 +157,10 @@ class Clip(EndToEnd):
                 self.assertIn(said, found)
                 self.assertIn(said.replace(f"--prior {path}", "--checkpoint decoder/model.pth"), found)
         # Pictures embedded by one CLIP, and texts by another.
-        run("shards", "embed", self.shards, "--clip", "other/model.pth", "--out", "mixed", cwd=self.dir, check=0)
+        done = run("shards", "embed", self.shards, "--clip", "other/model.pth", "--out", "mixed", cwd=self.dir, check=0)
+        self.assertIn("--ground 1,2,3, as in the training of this CLIP", done.stdout + done.stderr)
+        done = run("init", "mixed", "--out", "first.json", cwd=self.dir, check=0)
+        self.assertIn('the written config reads these pictures so: "ground": [1,2,3]\n', done.stdout)
         mixed = ["--config", harness.write_config(self.dir / "mixed.json", embeddings), "--set", "/data/image_url=mixed/img_emb", "--set",
                  "/tracker/data_path=mixed_prior", "--set", "/tracker/save/save_latest_to=mixed_prior/latest.pth", "--dry-run"]
         said = "/data/image_url: the embeddings are of another CLIP than those of /data/text_url"

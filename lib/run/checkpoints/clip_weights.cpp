@@ -16,6 +16,7 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
+#include "checkpoint/pickle/value_json.h"
 #include "data/embeddings/embeddings.h"
 #include "dist/process_group.h"
 #include "io/files/atomic_file.h"
@@ -361,9 +362,13 @@ LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {
         printable(source.checkpoint_path),
         kClipMergesKey);
   }
-  return {frozen_clip(
-              clip, ClipTokenizer(merges->as_string(), merges->where()), source.checkpoint_path),
-          clip};
+  LoadedRunClip loaded{
+      frozen_clip(
+          clip, ClipTokenizer(merges->as_string(), merges->where()), source.checkpoint_path),
+      clip};
+  loaded.trained_on =
+      nlohmann::ordered_json::parse(json_of_value(root.at("config").value()))["data"];
+  return loaded;
 }
 
 std::string clip_file_of(const std::string& model) {

@@ -6,6 +6,8 @@
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -40,6 +42,7 @@
 #include "run/commands/several_processes.h"
 #include "run/decoder/decoder_data.h"
 #include "run/device/device.h"
+#include "run/dry_run.h"
 
 namespace dalle2 {
 namespace {
@@ -298,6 +301,9 @@ class ShardCopier {
 
   void write(std::vector<GroupedSample>& waiting, const std::string& url, TarWriter& tar) {
     const std::vector<at::Tensor> pictures = decode(waiting, url);
+    for (const GroupedSample& sample : waiting) {
+      if (is_looking_) is_looking_ = looks_.look_at(*sample.picture());
+    }
     if (!pictures.empty()) {
       addition_.add(waiting, at::stack(pictures));
       for (const GroupedSample& sample : waiting) {
@@ -374,6 +380,7 @@ class ShardCopier {
   }
 
   void print_counts() const {
+    print_pictures(looks_, decode_options(plan_.data, plan_.channels));
     print_line("{} in {}{}{}",
                counted(counts_.samples, plan_.noun),
                counted(counts_.written, "shard"),
@@ -388,6 +395,8 @@ class ShardCopier {
   std::vector<std::string> files_;  // that were written, by names in the folder
   DropCounts told_;                 // of all shards
   Preprocess preprocess_;
+  PictureTally looks_;  // of the first pictures
+  bool is_looking_ = true;
 };
 
 class Latents : public ShardAddition {
@@ -537,10 +546,8 @@ class ClipEmbeddings : public ShardAddition {
   }
   void add(std::vector<GroupedSample>& samples, const at::Tensor& images) override {
     const torch::NoGradGuard no_grad;
-    for (const GroupedSample& sample : samples) {
-      const std::string* const picture = sample.picture();
-      if (picture != nullptr) small_pictures_.look_at(*picture, "the picture of " + sample.key);
-    }
+    for (const GroupedSample& sample : samples)
+      small_pictures_.look_at(*sample.picture(), "the picture of " + sample.key);
     const at::Tensor pictures = clip_.clip->embed_image(images.to(device_)).cpu();
     images_.rows.push_back(pictures);
     if (command_.captions) add_texts(samples);
@@ -589,6 +596,28 @@ class ClipEmbeddings : public ShardAddition {
   EmbeddingArray images_{"img_emb"}, texts_{"text_emb"}, encodings_{"text_encodings"};
 };
 
+/// Takes what the options leave open from the CLIP's training.
+void read_as_in_training(ShardsEmbedCommand& command, const LoadedClip& clip) {
+  const nlohmann::ordered_json& trained = clip.trained_on;
+  if (trained.is_null()) return;
+  const nlohmann::ordered_json ground = trained.value("ground", nlohmann::ordered_json());
+  if (!command.ground && !ground.is_null()) {
+    command.ground = ground.is_string()
+                         ? ground.get<std::string>()
+                         : fmt::format("{}", fmt::join(ground.get<std::vector<int>>(), ","));
+    log_info("clip", "--ground {}, as in the training of this CLIP", *command.ground);
+  }
+  if (!command.apply_exif && trained.value("apply_exif", false)) {
+    command.apply_exif = true;
+    log_info("clip", "--apply-exif, as in the training of this CLIP");
+  }
+  const nlohmann::ordered_json range = trained.value("range", nlohmann::ordered_json());
+  if (!command.range && range.is_number()) {
+    command.range = range.get<int64_t>();
+    log_info("clip", "--range {}, as in the training of this CLIP", *command.range);
+  }
+}
+
 /// The shards, and pictures as open_clip's transform for inference makes them.
 ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessing& clip) {
   ShardDataConfig data;
@@ -617,7 +646,7 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessi
   return data;
 }
 
-ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
+ExitCode embed(ShardsEmbedCommand command, ProcessGroup& group) {
   if (count_braces(command.url) > 0 &&
       (command.url.starts_with("http://") || command.url.starts_with("https://"))) {
     throw ConfigError(
@@ -626,6 +655,7 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
         public_url(command.url));
   }
   LoadedClip clip = load_clip_file(command.clip_path, {.config_path = command.clip_config_path});
+  read_as_in_training(command, clip);
   const ShardDataConfig data = data_of(command, clip.clip->preprocessing());
   ClipEmbeddings embeddings(command, group.world(), public_url(command.url), std::move(clip), data);
   const ShardCopyPlan plan = {.data = data,

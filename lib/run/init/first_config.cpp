@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include "base/error.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "config/kinds.h"
 #include "data/loader/drop_log.h"
@@ -118,11 +120,26 @@ int64_t width_in_shards(const ShardSurvey& survey) {
   return report.image_row_shape.back();
 }
 
+/// Stored embeddings hold for pictures that are read as `shards embed` read them, so a run has to read them so.
+std::string reading_of_survey(const ShardSurvey& survey) {
+  if (survey.embed_width == 0) return reading_text(survey.tally);
+  const fs::path manifest = fs::path(survey.urls.front()).parent_path() / kEmbeddingsManifest;
+  std::string text;
+  try {
+    const Json made_with = parse_untrusted_object(read_file(manifest.string()));
+    for (const char* key : {"ground", "apply_exif", "range"}) {
+      const Json value = made_with.value(key, Json());
+      if (!value.is_null() && value != false)
+        text += fmt::format("    \"{}\": {},\n", key, value.dump());
+    }
+  } catch (const std::exception&) {  // another program's embeddings
+  }
+  return text;
+}
+
 /// Of the section `data`: how pictures are read. Lines of JSON, each with a comma at its end.
 std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe) {
-  std::string text;
-  // Stored embeddings hold for pictures as they were read then.
-  if (survey.embed_width == 0) text += reading_text(survey.tally);
+  std::string text = reading_of_survey(survey);
   if (survey.caption_encoding != CaptionReadConfig().caption_encoding)
     text += fmt::format("    \"caption_encoding\": {},\n", json_text(survey.caption_encoding));
   if (2 * survey.several_lines > survey.with_caption) {
@@ -345,9 +362,12 @@ ShardSurvey survey_shards(const InitCommand& command) {
   survey.several_lines = report.captions.count(drop::kSeveralLines);
   survey.tally = report.pictures;
   survey.faults = report.drops.examples();
-  if (const int64_t count = report.captions.count(drop::kBadCaption); count > 0) {
-    survey.bad_captions = counted(count, "caption has", "captions have") +
-                          " no text: " + report.captions.first(drop::kBadCaption);
+  for (const auto& [reason, one, many] :
+       {std::array{drop::kBadCaption, "caption has no text", "captions have no text"},
+        std::array{drop::kUnreadCaption, "caption cannot be read", "captions cannot be read"}}) {
+    if (const int64_t count = report.captions.count(reason); count > 0)
+      survey.bad_captions.push_back(counted(count, one, many) + ": " +
+                                    report.captions.first(reason));
   }
   for (const ShardCheck& shard : report.shards) {
     for (const auto& [side, pictures] : shard.short_sides)
@@ -365,9 +385,8 @@ ShardSurvey survey_shards(const InitCommand& command) {
   return survey;
 }
 
-std::vector<std::string> describe(const PictureTally& tally) {
+std::vector<std::string> describe(const PictureTally& tally, std::string keys) {
   std::vector<std::string> lines = tally.describe();
-  std::string keys = reading_text(tally);
   if (keys.empty()) return lines;
   for (size_t at = 0; (at = keys.find(",\n    ")) != std::string::npos;) keys.replace(at, 6, ", ");
   lines.push_back("the written config reads these pictures so:" + keys.substr(3, keys.size() - 5));
@@ -386,15 +405,13 @@ std::vector<std::string> describe(const ShardSurvey& survey) {
                   survey.short_sides.front())};
   if (survey.usable < survey.samples && !survey.faults.empty())
     lines.push_back("not usable, or not in all:" + indented_list(survey.faults));
-  // Embeddings were made of the pictures as they are.
-  for (std::string& line :
-       survey.embed_width == 0 ? describe(survey.tally) : survey.tally.describe())
+  for (std::string& line : describe(survey.tally, reading_of_survey(survey)))
     lines.push_back(std::move(line));
   if (survey.several_lines > 0) {
     lines.push_back(counted(survey.several_lines, "caption has", "captions have") +
                     " several lines: data.caption_lines \"first\" takes the first");
   }
-  if (!survey.bad_captions.empty()) lines.push_back(survey.bad_captions);
+  lines.insert(lines.end(), survey.bad_captions.begin(), survey.bad_captions.end());
   lines.insert(lines.end(), survey.differences.begin(), survey.differences.end());
   return lines;
 }

@@ -79,8 +79,9 @@ struct ShardSurvey {
   int64_t usable = 0;         ///< pictures of them that can be decoded
   int64_t with_caption = 0;   ///< of the samples
   int64_t several_lines = 0;  ///< of these, captions of more than one line
-  std::string caption_encoding = {};     ///< that was asked for
-  std::string bad_captions = {};         ///< how many have no text, and why the first has none
+  std::string caption_encoding = {};  ///< that was asked for
+  std::vector<std::string> bad_captions =
+      {};                                ///< how many have no text, and why the first has none
   std::vector<std::string> differences;  ///< of the splits, if all shards were looked at
   std::vector<int64_t> short_sides;      ///< of the pictures, pixels, ascending
   PictureTally tally;                    ///< transparent, rotated and 16-bit ones
@@ -94,11 +95,12 @@ ShardSurvey survey_shards(const InitCommand& command);
 /// "10 shards; 300 pictures looked at: 298 usable, 300 with a caption; shortest side 96 px", and what
 /// else a user should know of the pictures.
 std::vector<std::string> describe(const ShardSurvey& survey);
-/// What is found of pictures, and what the written config says of it.
-std::vector<std::string> describe(const PictureTally& tally);
+/// What is found of pictures, and what the written config says of it. @param keys as of reading_text()
+std::vector<std::string> describe(const PictureTally& tally, std::string keys);
 
 /// The names of pictures that are read.
-inline const std::vector<std::string> kPictureEndings = {".jpg", ".jpeg", ".jfif", ".png", ".webp"};
+inline const std::vector<std::string> kPictureEndings = {
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"};
 
 /// True if a file with one of the endings (".tar") lies in the folder itself, or, if `below`, in one
 /// below it.

@@ -560,7 +560,8 @@ FirstConfig vae_first_config(const InitCommand& command) {
                     .recipe = recipe};
   if (tally.pictures < pictures.files())
     first.found.push_back(fmt::format("{} looked at", counted(tally.pictures, "picture")));
-  for (std::string& line : describe(tally)) first.found.push_back(std::move(line));
+  for (std::string& line : describe(tally, reading_text(tally)))
+    first.found.push_back(std::move(line));
   const std::string model = fmt::format(
       R"(    "dim": {},
     "layers": {},                         // each halves the side: {} px become {} px of codes
