@@ -214,8 +214,44 @@ TEST_CASE("captions of a folder come from files of the same name, then from its 
   const CapturedLog log;
   CHECK(captions_of().size() == 4);
   CHECK(log.count((folder / "d/METADATA.CSV") +
-                  ": line 1: expected the columns file_name and text, separated by commas") == 1);
-  CHECK(log.lines().size() == 1);
+                  ": line 1: expected the columns file_name and text, separated by commas, "
+                  "semicolons or tabs, got path,label") == 1);
+  for (const char* name : {"metadata.csv", "g/own.jsonl", "g/other.jsonl"})
+    CHECK(log.count((folder / name) + ": no captions are read from it: the table of a folder is") ==
+          1);
+  CHECK(log.lines().size() == 4);
+}
+
+TEST_CASE("rows of a table, and JSON, that give no caption are told") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b.png", "s/c.png"}) add_picture(folder, name);
+  write_file_atomically(folder / "metadata.csv",
+                        "file_name,text\na.png,one\na.png,two\ns\\c.png,of Windows\nb,x\n"
+                        "/b.png,x\nb.png,red, green\n\nb.png\nb.png,\"open\nb.png,lost\n");
+  const FolderCaptions captions;
+  const std::filesystem::path top = folder.path();
+  const CapturedLog log;
+  CHECK(captions.of(top / "a.png", "a.png", "UTF-8") == "two");
+  CHECK(captions.of(top / "s/c.png", "s/c.png", "UTF-8") == "of Windows");
+  CHECK_FALSE(captions.of(top / "b.png", "b.png", "UTF-8"));
+  const std::string table = folder / "metadata.csv";
+  for (const char* said :
+       {": left out (repeated row): line 3: a.png is there twice, and the later counts",
+        ": left out (unmatched row): line 5: b is no path of a file below the table's folder",
+        ": left out (unmatched row): line 6: /b.png is no path of a file",
+        ": left out (malformed row): line 7: expected 2 values as in line 1, got 3: a text with",
+        ": left out (malformed row): line 9: expected 2 values as in line 1, got 1",
+        ": line 10: a quote begins here that has no end",
+        ": left out: 2 malformed rows, 1 repeated row, 2 unmatched rows"}) {
+    CAPTURE(said);
+    CHECK(log.count(table + said) == 1);
+  }
+  write_file_atomically(folder / "b.json", R"({"caption": 5})");
+  CHECK_THROWS_WITH(captions.of(top / "b.png", "b.png", "UTF-8"),
+                    Contains("b.json: \"caption\": expected a text, got number"));
+  write_file_atomically(folder / "b.json", "{\"caption\": \"cut");
+  CHECK_THROWS_WITH(captions.of(top / "b.png", "b.png", "UTF-8"),
+                    Contains("expected a JSON object"));
 }
 
 TEST_CASE("a table whose head has no comma is separated by semicolons, or else by tabs") {

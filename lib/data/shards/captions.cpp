@@ -20,7 +20,6 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-using Captions = std::map<std::string, std::string>;
 
 // In the order in which they are tried.
 constexpr std::array kCaptionExtensions = {
@@ -31,17 +30,43 @@ bool is_table_name(const fs::path& path) {
   return name == "metadata.jsonl" || name == "metadata.csv";
 }
 
-std::string caption_member(const Json& object) {
-  std::string caption = text_member(object, "caption");
-  return caption.empty() ? text_member(object, "text") : caption;
+/// The text of "caption", else of "text"; empty for an object with neither.
+/// @param fault set for what can be no caption
+std::string caption_member(const Json& object, std::string& fault) {
+  if (!object.is_object()) fault = "expected a JSON object";
+  for (const char* key : {"caption", "text"}) {
+    std::string caption = text_member(object, key);
+    if (!caption.empty()) return caption;
+    const Json value = object.is_object() ? object.value(key, Json()) : Json();
+    if (!value.is_null() && !value.is_string())
+      fault = fmt::format("\"{}\": expected a text, got {}", key, value.type_name());
+  }
+  return "";
 }
 
-std::string normal(const std::string& file) {
-  return fs::path(file).lexically_normal().string();
-}
+/// A table of captions, and its rows that give none.
+struct CaptionRows {
+  fs::path folder;
+  std::map<std::string, std::string> captions = {};  // by path below the folder
+  DropLog left_out = {};
+  std::string fault = {};  // captions up to there count
 
-/// @return what is wrong with the table, whose captions up to there count
-std::string add_json_lines(std::string_view text, Captions& captions) {
+  void add(int64_t line, std::string file, std::string caption) {
+    const std::string shown = fmt::format("line {}: {}", line, printable(file));
+    std::ranges::replace(file, '\\', '/');
+    file = fs::path(file).lexically_normal().string();
+    std::error_code ignored;
+    if (!fs::is_regular_file(folder / file, ignored) || fs::path(file).is_absolute()) {
+      left_out.add("unmatched row", shown + " is no path of a file below the table's folder");
+    } else if (!captions.insert_or_assign(file, std::move(caption)).second) {
+      left_out.add("repeated row", shown + " is there twice, and the later counts");
+    }
+  }
+  void add_json_lines(std::string_view text);
+  void add_csv(std::string_view text);
+};
+
+void CaptionRows::add_json_lines(std::string_view text) {
   for (int64_t number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
@@ -49,14 +74,20 @@ std::string add_json_lines(std::string_view text, Captions& captions) {
     if (is_blank(line)) continue;
     const Json object = parse_untrusted_object(line);
     const std::string file = text_member(object, "file_name");
-    if (file.empty()) return fmt::format("line {}: expected an object with \"file_name\"", number);
-    captions[normal(file)] = caption_member(object);
+    if (file.empty()) {
+      fault = fmt::format("line {}: expected an object with \"file_name\"", number);
+      return;
+    }
+    std::string unfit, caption = caption_member(object, unfit);
+    if (unfit.empty())
+      add(number, file, std::move(caption));
+    else
+      left_out.add("malformed row", fmt::format("line {}: {}", number, unfit));
   }
-  return "";
 }
 
-/// Takes a row from the front (RFC 4180).
-std::vector<std::string> take_row(std::string_view& text, char separator) {
+/// Takes a row from the front (RFC 4180). @return none if a quote of it has no end
+std::optional<std::vector<std::string>> take_row(std::string_view& text, char separator) {
   std::vector<std::string> values(1);
   bool is_quoted = false;
   size_t at = 0;
@@ -75,28 +106,53 @@ std::vector<std::string> take_row(std::string_view& text, char separator) {
     }
   }
   text.remove_prefix(std::min(at + 1, text.size()));
-  return values;
+  return is_quoted ? std::nullopt : std::optional(values);
 }
 
-/// @return as add_json_lines()
-std::string add_csv(std::string_view text, Captions& captions) {
-  const std::string_view line = text.substr(0, text.find('\n'));
+void CaptionRows::add_csv(std::string_view text) {
+  const std::string_view front = text.substr(0, text.find_first_of("\r\n"));
   char separator = ',';  // spreadsheets write semicolons where the decimal sign is a comma
   for (const char other : {';', '\t'}) {
-    if (line.find(separator) == std::string_view::npos) separator = other;
+    if (front.find(separator) == std::string_view::npos) separator = other;
   }
-  const std::vector<std::string> head = take_row(text, separator);
+  int64_t line = 1;
+  const auto next_row = [&] {
+    const std::string_view before = text;
+    auto row = take_row(text, separator);
+    line += std::ranges::count(before.substr(0, before.size() - text.size()), '\n');
+    return row;
+  };
+  const auto head = next_row().value_or(std::vector<std::string>());
   const auto column = [&](const char* name) {
     return static_cast<size_t>(std::ranges::find(head, name) - head.begin());
   };
   const size_t file = column("file_name"), caption = std::min(column("caption"), column("text"));
-  if (std::max(file, caption) >= head.size())
-    return "line 1: expected the columns file_name and text, separated by commas, semicolons or tabs";
-  while (!text.empty()) {
-    const std::vector<std::string> row = take_row(text, separator);
-    if (row.size() > std::max(file, caption)) captions[normal(row[file])] = row[caption];
+  if (std::max(file, caption) >= head.size()) {
+    fault = fmt::format(
+        "line 1: expected the columns file_name and text, separated by commas, semicolons or tabs, got {}",
+        printable(std::string(front)));
+    return;
   }
-  return "";
+  while (!text.empty()) {
+    const int64_t begin = line;
+    const auto row = next_row();
+    if (!row) {
+      fault = fmt::format("line {}: a quote begins here that has no end", begin);
+      return;
+    }
+    if (row->size() == head.size()) {
+      add(begin, (*row)[file], (*row)[caption]);
+    } else if (row->size() > 1 || !is_blank(row->front())) {
+      left_out.add(
+          "malformed row",
+          fmt::format("line {}: expected {} as in line 1, got {}: a text with {} in it stands in "
+                      "quotes",
+                      begin,
+                      counted(std::ssize(head), "value"),
+                      row->size(),
+                      separator == '\t' ? "a tab" : fmt::format("\"{}\"", separator)));
+    }
+  }
 }
 
 /// With a mark, or in UTF-16, as UTF-8; another as it is.
@@ -130,7 +186,8 @@ void note_caption(const CaptionText& caption,
                   const std::string& where,
                   DropLog& notes) {
   if (caption.text.empty() && !caption.fault.empty())
-    notes.add(drop::kBadCaption, fmt::format("{}: {}", where, caption.fault));
+    notes.add(caption.is_unread ? drop::kUnreadCaption : drop::kBadCaption,
+              fmt::format("{}: {}", where, caption.fault));
   if (caption.is_assumed) {
     notes.add(drop::kAssumedEncoding,
               fmt::format("{}: its caption is not UTF-8, and is read as {} (caption_encoding)",
@@ -158,10 +215,14 @@ std::optional<std::string> FolderCaptions::of(const fs::path& picture,
     std::error_code ignored;
     const fs::path file = fs::path(picture).replace_extension(extension);
     if (!fs::is_regular_file(file, ignored)) continue;
-    const bool is_json = lower_extension(file) == ".json";
-    const std::string caption =
-        is_json ? caption_member(parse_untrusted_object(json_of(file, encoding))) : text_of(file);
-    if (is_json && caption.empty()) break;
+    std::string caption, fault;
+    if (lower_extension(file) != ".json") {
+      caption = text_of(file);
+    } else if (const std::string json = json_of(file, encoding); !json.empty()) {
+      caption = caption_member(parse_untrusted_object(json), fault);
+      if (!fault.empty()) throw DataError("{}: {}", printable(file.string()), fault);
+    }
+    if (caption.empty() && lower_extension(file) == ".json") break;
     return caption.substr(0, caption.find_last_not_of("\r\n") + 1);
   }
   fs::path folder = picture.parent_path(), below = source.filename();
@@ -199,30 +260,53 @@ const FolderCaptions::Table& FolderCaptions::table_of(const fs::path& folder,
 
 FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
                                                  const std::string& encoding) const {
-  Table table;
-  std::vector<std::string> named, lines;  // metadata.csv comes before metadata.jsonl
+  constexpr std::array kTableExtensions = {".csv", ".tsv", ".parquet"};
+  std::vector<fs::path> named, lines, others;  // metadata.csv comes before metadata.jsonl
   for (const fs::path path : files_in_folder(folder.string())) {
+    const std::string extension = lower_extension(path);
     if (is_table_name(path)) {
-      named.push_back(path.string());
-    } else if (lower_extension(path) == ".jsonl") {
-      lines.push_back(path.string());
+      named.push_back(path);
+    } else if (extension == ".jsonl") {
+      lines.push_back(path);
+    } else if (std::ranges::find(kTableExtensions, extension) != kTableExtensions.end() ||
+               lower_case(path.filename().string()) == "metadata.json") {
+      others.push_back(path);
     }
   }
-  if (named.empty() && lines.size() != 1) return table;
-  const std::string path = named.empty() ? lines.front() : named.back();
-  std::string fault;
+  fs::path path;
+  if (!named.empty() || lines.size() == 1) {
+    path = named.empty() ? lines.front() : named.back();
+    others.assign(named.begin(), named.empty() ? named.end() : named.end() - 1);
+  } else {
+    others.insert(others.end(), lines.begin(), lines.end());
+  }
+  for (const fs::path& other : others) {
+    log_warning(
+        "data",
+        "{}: no captions are read from it: the table of a folder is its metadata.jsonl, its "
+        "metadata.csv with the columns file_name and text, or its only .jsonl",
+        printable(other.string()));
+  }
+  if (path.empty()) return {};
+  const std::string shown = printable(path.string());
+  CaptionRows rows{.folder = folder};
   try {
-    fault = lower_extension(path) == ".csv" ? add_csv(text_of(path), table)
-                                            : add_json_lines(json_of(path, encoding), table);
+    if (lower_extension(path) == ".csv")
+      rows.add_csv(text_of(path));
+    else
+      rows.add_json_lines(json_of(path, encoding));
   } catch (const DataError& error) {
     log_warning("data", "{}\n  None of its captions is used.", error.what());
     return {};
   }
   // Another .jsonl may be no table of pictures.
-  if (!fault.empty() && (!named.empty() || !table.empty()))
-    log_warning(
-        "data", "{}: {}\n  Its captions from there on are not used.", printable(path), fault);
-  return table;
+  if (!rows.fault.empty() && (!named.empty() || !rows.captions.empty()))
+    log_warning("data", "{}: {}\n  Its captions from there on are not used.", shown, rows.fault);
+  if (!rows.left_out.empty()) {
+    const std::string all = rows.left_out.report_all(shown);
+    log_warning("data", "{}: {}", shown, all);
+  }
+  return std::move(rows.captions);
 }
 
 }  // namespace dalle2

@@ -99,7 +99,7 @@ CaptionText read_caption(const FolderPicture& picture,
     if (const auto bytes = captions.of(picture.path, picture.source, read.caption_encoding))
       caption = caption_text(*bytes, read.caption_encoding);
   } catch (const DataError& error) {
-    caption.fault = error.what();
+    caption = {.fault = error.what(), .is_unread = true};
   }
   caption.text = chosen_lines(std::move(caption.text), read.caption_lines, [] { return 0U; });
   return caption;

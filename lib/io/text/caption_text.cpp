@@ -16,8 +16,8 @@
 namespace dalle2 {
 namespace {
 
-/// The encoding that a mark or the zeros of UTF-16 show; empty without. Takes the mark off. Text of few
-/// letters beyond Latin has a 0 in more than half of its units of UTF-16, all on the same side.
+/// The encoding that a mark or the high bytes of UTF-16 show; empty without. Takes the mark off. In text of
+/// letters up to Arabic most units have a high byte below 8, which no other byte of a text is.
 std::string known_encoding(std::string_view& bytes) {
   UErrorCode code = U_ZERO_ERROR;
   int32_t mark = 0;
@@ -28,11 +28,11 @@ std::string known_encoding(std::string_view& bytes) {
     bytes.remove_prefix(static_cast<size_t>(mark));
     return name;
   }
-  size_t zeros[2] = {0, 0};
-  for (size_t i = 0; i < bytes.size(); ++i) zeros[i % 2] += bytes[i] == '\0' ? 1 : 0;
+  size_t high[2] = {0, 0};
+  for (size_t i = 0; i < bytes.size(); ++i) high[i % 2] += (bytes[i] & ~7) == 0 ? 1 : 0;
   const size_t most = bytes.size() / 4;
-  if (bytes.size() % 2 != 0 || (zeros[0] > 0) == (zeros[1] > 0)) return "";
-  return zeros[1] > most ? "UTF-16LE" : zeros[0] > most ? "UTF-16BE" : "";
+  if (bytes.size() % 2 != 0 || (high[0] > 0) == (high[1] > 0)) return "";
+  return high[1] > most ? "UTF-16LE" : high[0] > most ? "UTF-16BE" : "";
 }
 
 /// @return none for bytes that the encoding does not have
@@ -79,6 +79,7 @@ CaptionText caption_text(std::string_view bytes, const std::string& encoding) {
     caption.is_assumed = known.empty() && text;
   }
   if (!text) {
+    caption.is_unread = true;
     caption.fault = "its caption is " + (known.empty() ? "neither UTF-8 nor " + encoding +
                                                              ": caption_encoding names another"
                                                        : "damaged " + known);

@@ -14,11 +14,12 @@ namespace dalle2 {
 struct CaptionText {
   std::string text = {};    ///< UTF-8; empty: there is no caption
   std::string fault = {};   ///< why there is none: "its caption is empty"
+  bool is_unread = false;   ///< there is one, but it cannot be read
   bool is_assumed = false;  ///< only `encoding` could read it
   int64_t lines = 0;        ///< that are not blank
 };
 
-/// A byte order mark decides (UTF-8, UTF-16, UTF-32). Else it is UTF-16 if nearly every other byte is 0;
+/// A byte order mark decides (UTF-8, UTF-16, UTF-32). Else it is UTF-16 if nearly every other byte is below 8;
 /// else UTF-8 if it is well-formed; else `encoding`, a name that ICU knows.
 CaptionText caption_text(std::string_view bytes, const std::string& encoding);
 /// A file of several captions: with a mark, or in UTF-16, as UTF-8, another as it is; none if it is damaged.
