@@ -72,15 +72,17 @@ TEST_CASE("links to files that are not there are reported and left out") {
   const TempDir folder;
   write_file_atomically(folder / "in/a.png", encode_png(busy_picture(6, 5)));
   write_file_atomically(folder / "in/b.png", encode_png(busy_picture(6, 5)));
-  for (const char* name : {"in/b.txt", "in/c.png", "in/d.caption", "in/e.JSON"})
+  for (const char* name : {"in/b.txt", "in/c.png", "in/d.caption", "in/e"})
     std::filesystem::create_symlink("nowhere", folder / name);
+  std::filesystem::create_symlink("a.png", folder / "in/f.png");
   const CapturedLog log;
   const PackReport report = pack_folder(folder / "in", folder / "out", kInOrder);
-  CHECK(report.found == 2);
-  CHECK(report.packed == 2);
-  CHECK(report.without_caption == 2);
+  CHECK(report.packed == 3);
+  CHECK(report.without_caption == 3);
   CHECK(log.count("in: left out 4 links whose targets do not exist or cannot be reached: b.txt, "
-                  "c.png, d.caption, e.JSON") == 1);
+                  "c.png, d.caption, e") == 1);
+  CHECK(log.count("in: 1 picture is a link to files of the same folder, which count once more: "
+                  "f.png") == 1);
 }
 
 TEST_CASE("a table of captions of any name is not told as passed over") {

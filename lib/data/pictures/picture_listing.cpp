@@ -56,6 +56,14 @@ class Lister {
                       fmt::join(left_out, ", and "));
     }
     for (const std::string& text : left_out) log_warning("data", "{}: left out {}", name, text);
+    if (!doubled_.empty()) {
+      std::ranges::sort(doubled_);
+      log_warning("data",
+                  "{}: {} to files of the same folder, which count once more: {}",
+                  name,
+                  counted(std::ssize(doubled_), "picture is a link", "pictures are links"),
+                  printable(short_list(doubled_)));
+    }
     if (!passed_over_.empty()) {
       const auto [files, kinds] = texts_of(passed_over_, "file");
       log_info("data",
@@ -76,7 +84,7 @@ class Lister {
     const std::string extension = lower_extension(path);
     std::error_code error;
     if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
-      if (is_picture_name(path) || is_data_extension(extension)) lost_.push_back(source);
+      lost_.push_back(source);
       return;
     }
     if (entry.is_directory(error) && ::access(path.c_str(), R_OK | X_OK) != 0) {
@@ -93,6 +101,9 @@ class Lister {
     count_unread(extension);
     if (is_picture_name(path)) {
       listing_.pictures.push_back({path, source});
+      const fs::path target = entry.is_symlink(error) ? fs::weakly_canonical(path, error) : "";
+      if (is_picture_name(target) && is_in_folder(target, canonical_folder(folder_)))
+        doubled_.push_back(source);
     } else if (extension == ".tar" && tars_ == Tars::kRead) {
       add_members(path, source);
     } else {
@@ -151,7 +162,8 @@ class Lister {
   fs::path folder_;
   Tars tars_;
   PictureListing listing_;
-  std::vector<std::string> lost_;  // links that are a picture or data by name, and lead nowhere
+  std::vector<std::string> lost_;     // links that lead nowhere
+  std::vector<std::string> doubled_;  // links to files that are listed too
   Counts unread_, passed_over_;
 };
 

@@ -136,8 +136,8 @@ std::string lower_extension(const std::filesystem::path& path) {
 
 bool is_picture_name(const std::filesystem::path& path) {
   const std::string extension = lower_extension(path);
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".jfif" ||
-         extension == ".png" || extension == ".webp";
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".jpe" ||
+         extension == ".jfif" || extension == ".png" || extension == ".webp";
 }
 
 bool is_unread_extension(const std::string& extension) {
