@@ -241,6 +241,13 @@ TEST_CASE("splits are compared by class and transparency, and small groups do no
     return line.find("top folder") != line.npos || line.find("transparency") != line.npos;
   }));
   CHECK(compare_splits(std::vector<ShardTraits>(2)).empty());
+  // Each of three kinds may be divided so by chance, but not all three.
+  std::vector<ShardTraits> in_order(9);
+  for (size_t i = 0; i < in_order.size(); ++i)
+    in_order[i].values["class"][std::to_string(i / 3)] = 10;
+  CHECK(compare_splits(in_order).size() == 1);
+  for (uint64_t i = 0; i < 100; ++i) in_order[i < 92 ? 0 : i - 91].pictures.insert(i);
+  CHECK_THAT(compare_splits(in_order).back(), Contains("the shards have very different sizes: "));
 }
 
 }  // namespace

@@ -289,9 +289,9 @@ std::string top_folder(const GroupedSample& sample, const std::string& shard_url
   return path.find('/') == path.npos ? "" : path.substr(0, path.find('/'));
 }
 
-/// The line about one property; empty if its values are divided as chance may divide them. Each value is
-/// judged by the logarithm of its likelihood ratio (a G-test): exp(-kOddRatio) is about the probability
-/// that a set which was mixed at random gives a line.
+/// The line about one property; empty if its values are divided as chance may divide them. Each value, and
+/// all together, are judged by the logarithm of their likelihood ratio (a G-test): exp(-kOddRatio) is about
+/// the probability that a set which was mixed at random gives a line.
 std::string judge(const std::string& property, const std::map<std::string, SplitCounts>& values) {
   SplitCounts sums = {};
   double groups = 0;
@@ -299,7 +299,7 @@ std::string judge(const std::string& property, const std::map<std::string, Split
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += counts[i];
     if (total(counts) >= kLeastGroup) ++groups;
   }
-  double largest = kOddRatio + std::log(groups);
+  double largest = 0, of_all = 0;
   std::string line;
   for (const auto& [value, counts] : values) {
     const double of_value = total(counts);
@@ -311,12 +311,14 @@ std::string judge(const std::string& property, const std::map<std::string, Split
       if (counts[i] > 0) ratio += counts[i] * std::log(counts[i] / expected[i]);
       if (expected[i] > 0) off[i] = std::abs(counts[i] - expected[i]) / std::sqrt(expected[i]);
     }
+    of_all += ratio;
     if (ratio <= largest) continue;
     largest = ratio;
     const auto split = static_cast<size_t>(std::ranges::max_element(off) - off.begin());
     line = fmt::format(
         "the splits differ by {}: {} has {:.0f} of the {:.0f} samples in {}, where a mixed set has about "
-        "{:.0f}; `dalle2-train shards make --from SHARDS --out DIR` mixes a set",
+        "{:.0f}; `dalle2-train shards make --from SHARDS --out DIR` mixes a set that has no folders to keep "
+        "together",
         property,
         one_line(value),
         counts[split],
@@ -324,7 +326,10 @@ std::string judge(const std::string& property, const std::map<std::string, Split
         kSplitNames[split],
         expected[split]);
   }
-  return line;
+  // The tail of chi square (Laurent and Massart, 2000); few samples in a split raise its mean by a quarter.
+  const double freedom = 1.25 * (kSplitNames.size() - 1) * (groups - 1);
+  const double odd = freedom + 2 * std::sqrt(std::max(freedom, 0.0) * kOddRatio) + 2 * kOddRatio;
+  return largest > kOddRatio + std::log(groups) || 2 * of_all > odd ? line : "";
 }
 
 }  // namespace
@@ -417,6 +422,7 @@ std::vector<std::string> compare_splits(const std::vector<ShardTraits>& shards) 
   const auto splits = split_positions(first_splits(count), count, /*seed=*/0);
   if (!splits) return {};
   std::map<std::string, std::map<std::string, SplitCounts>> properties;
+  SplitCounts sizes = {}, shards_of = {};
   std::map<uint64_t, size_t> first_split;
   int64_t repeated = 0;
   for (size_t split = 0; split < kSplitNames.size(); ++split) {
@@ -425,6 +431,8 @@ std::vector<std::string> compare_splits(const std::vector<ShardTraits>& shards) 
         for (const auto& [value, samples] : values)
           properties[property][value][split] += static_cast<double>(samples);
       }
+      ++shards_of[split];
+      sizes[split] += static_cast<double>(shards[shard].pictures.size());
       for (const uint64_t picture : shards[shard].pictures)
         repeated += first_split.emplace(picture, split).first->second != split ? 1 : 0;
     }
@@ -432,6 +440,18 @@ std::vector<std::string> compare_splits(const std::vector<ShardTraits>& shards) 
   std::vector<std::string> lines;
   for (const auto& [property, values] : properties) {
     if (std::string line = judge(property, values); !line.empty()) lines.push_back(line);
+  }
+  constexpr double kOddSize = 3;
+  for (size_t split = 0; split < kSplitNames.size(); ++split) {
+    const double wanted = total(sizes) * shards_of[split] / total(shards_of);
+    if (total(sizes) < kLeastGroup || sizes[split] * kOddSize > wanted) continue;
+    lines.push_back(fmt::format(
+        "the shards have very different sizes: {:.0f} samples for training, {:.0f} for validation, {:.0f} for "
+        "the test",
+        sizes[0],
+        sizes[1],
+        sizes[2]));
+    break;
   }
   if (repeated > 0) {
     lines.push_back(
