@@ -339,7 +339,8 @@ TEST_CASE("files that are not checkpoints are refused with what they are") {
   };
   check("", "is not a checkpoint");
   check(std::string(1000, '\0'), "is not a checkpoint");
-  check("<!doctype html>", "is not a checkpoint");
+  check("<!DOCTYPE html>", "is a web page: download the file itself");
+  check("version https://git-lfs.github.com/spec/v1\noid", "is a pointer of Git LFS");
   check("PK\x03\x04", "cut off\n  Copy or download the file again.");
   check("PK\x03\x04" + std::string(100, 'x'), "no directory at its end");
   CHECK_THROWS_WITH(read_pth(folder / "absent.pth"), Contains("No such file"));

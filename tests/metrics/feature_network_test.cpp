@@ -103,7 +103,8 @@ TEST_CASE("what is wrong with an archive is told with what to do") {
       {"empty.pt", "empty.pt is an empty file"},
       {"weights.pth",
        "weights.pth is a zip archive, but not TorchScript: perhaps only the weights"},
-      {"cut.pt", "cut.pt: damaged archive: cut off: no directory at its end"},
+      {"cut.pt",
+       "cut.pt: damaged archive: no directory at its end: it is cut off, or other bytes follow"},
       {"network.pkl",
        "network.pkl is a pickle of Python: perhaps a network of StyleGAN3 or EDM, or weights in the "
        "old format"},

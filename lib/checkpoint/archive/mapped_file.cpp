@@ -2,6 +2,7 @@
 #include "checkpoint/archive/mapped_file.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "io/files/disk_io.h"
 
 #include <ATen/ATen.h>
@@ -40,6 +41,13 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
     throw DataError(kText, path_, errno_text(errno));
   }
   data_ = static_cast<uint8_t*>(memory);
+  constexpr uint64_t kFront = 20;
+  const std::string front = lower_case(std::string(bytes(0, std::min(size_, kFront))));
+  if (front.starts_with("version https://git-"))
+    throw DataError("{}: is a pointer of Git LFS: `git lfs pull` fetches the file itself", path_);
+  if (front.starts_with("<!doctype html") || front.starts_with("<html"))
+    throw DataError("{}: is a web page: download the file itself (of a hub: .../resolve/main/...)",
+                    path_);
 }
 
 MappedFile::~MappedFile() {

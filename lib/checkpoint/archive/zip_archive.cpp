@@ -68,7 +68,7 @@ class ZipReader {
         return at;
       }
     }
-    fail("cut off: no directory at its end");
+    fail("no directory at its end: it is cut off, or other bytes follow");
   }
 
   void find_directory() {

@@ -18,8 +18,8 @@ constexpr std::pair<int64_t, int64_t> kHeadWidths[] = {{1280, 80}, {1408, 88}, {
 
 constexpr const char* kFirstResNetConv = "visual.layer1.0.conv1.weight";
 constexpr const char* kSupported =
-    "only OpenAI's networks are supported: vision transformers and ResNets with attention pooling, "
-    "causal text transformers whose feature is that of the end token";
+    "only OpenAI's networks are supported: vision transformers and ResNets with attention pooling on RGB "
+    "pictures, causal text transformers with OpenAI's tokenizer whose feature is that of the end token";
 
 /// Parts of the names of tensors of CLIPs with other networks, and what they are of.
 constexpr std::pair<const char*, const char*> kOtherNetworks[] = {
