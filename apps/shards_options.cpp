@@ -158,7 +158,8 @@ Runner add_shards_embed(CLI::App& app) {
       ->description(
           "Also write a vector for each token, for decoders and priors conditioned on text");
   add_value(app, "--ground white|black|R,G,B", o->ground)
-      ->description("Colour under transparent pictures, like data.ground");
+      ->description(
+          "Colour under transparent pictures, like data.ground. Default of these three: as in the run of the CLIP");
   app.add_flag("--apply-exif", o->apply_exif, "Turn pictures upright, like data.apply_exif");
   app.add_option("--range", o->range, "White of grey pictures with 16 bits, like data.range")
       ->check(CLI::Range(1, 65'535));

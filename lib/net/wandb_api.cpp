@@ -2,7 +2,6 @@
 #include "net/wandb_api.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <map>
 #include <regex>

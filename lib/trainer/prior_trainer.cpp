@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "base/error.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/clip_encoder.h"
 #include "model/pass_scopes.h"

@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "base/error.h"
 #include "model/pass_scopes.h"
 
 namespace dalle2 {

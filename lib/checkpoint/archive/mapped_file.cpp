@@ -41,8 +41,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
     throw DataError(kText, path_, errno_text(errno));
   }
   data_ = static_cast<uint8_t*>(memory);
-  constexpr uint64_t kFront = 20;
-  const std::string front = lower_case(std::string(bytes(0, std::min(size_, kFront))));
+  const std::string front = lower_case(bytes(0, std::min<uint64_t>(size_, 20)));
   if (front.starts_with("version https://git-"))
     throw DataError("{}: is a pointer of Git LFS: `git lfs pull` fetches the file itself", path_);
   if (front.starts_with("<!doctype html") || front.starts_with("<html"))

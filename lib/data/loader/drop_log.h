@@ -35,7 +35,7 @@ inline constexpr const char* kShardWithoutEnd = "shard without end marker";
 // Used anyway, too:
 inline constexpr const char* kUnreadData = "shard with data that is not read";
 inline constexpr const char* kBadCaption = "caption without text";
-inline constexpr const char* kUnreadCaption = "caption that cannot be read";
+inline constexpr const char* kUnreadCaption = "unreadable caption";
 inline constexpr const char* kAssumedEncoding = "caption of an assumed encoding";
 inline constexpr const char* kSeveralLines = "caption of several lines";
 /// Of a sample that is used anyway, with one of them.

@@ -260,32 +260,26 @@ const FolderCaptions::Table& FolderCaptions::table_of(const fs::path& folder,
 
 FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
                                                  const std::string& encoding) const {
-  constexpr std::array kTableExtensions = {".csv", ".tsv", ".parquet"};
-  std::vector<fs::path> named, lines, others;  // metadata.csv comes before metadata.jsonl
-  for (const fs::path path : files_in_folder(folder.string())) {
-    const std::string extension = lower_extension(path);
-    if (is_table_name(path)) {
-      named.push_back(path);
-    } else if (extension == ".jsonl") {
-      lines.push_back(path);
-    } else if (std::ranges::find(kTableExtensions, extension) != kTableExtensions.end() ||
-               lower_case(path.filename().string()) == "metadata.json") {
-      others.push_back(path);
-    }
-  }
+  constexpr std::array kTableExtensions = {".jsonl", ".csv", ".tsv", ".parquet"};
   fs::path path;
-  if (!named.empty() || lines.size() == 1) {
-    path = named.empty() ? lines.front() : named.back();
-    others.assign(named.begin(), named.empty() ? named.end() : named.end() - 1);
-  } else {
-    others.insert(others.end(), lines.begin(), lines.end());
+  std::vector<fs::path> tables, lines;
+  for (const fs::path each : files_in_folder(folder.string())) {
+    const std::string extension = lower_extension(each);
+    if (is_table_name(each)) path = each;  // metadata.jsonl comes after metadata.csv
+    if (extension == ".jsonl") lines.push_back(each);
+    if (std::ranges::find(kTableExtensions, extension) != kTableExtensions.end() ||
+        lower_case(each.filename().string()) == "metadata.json")
+      tables.push_back(each);
   }
-  for (const fs::path& other : others) {
+  const bool is_named = !path.empty();
+  if (!is_named && lines.size() == 1) path = lines.front();
+  for (const fs::path& table : tables) {
+    if (table == path || !(path.empty() || is_table_name(table))) continue;
     log_warning(
         "data",
         "{}: no captions are read from it: the table of a folder is its metadata.jsonl, its "
         "metadata.csv with the columns file_name and text, or its only .jsonl",
-        printable(other.string()));
+        printable(table.string()));
   }
   if (path.empty()) return {};
   const std::string shown = printable(path.string());
@@ -300,11 +294,10 @@ FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
     return {};
   }
   // Another .jsonl may be no table of pictures.
-  if (!rows.fault.empty() && (!named.empty() || !rows.captions.empty()))
+  if (!rows.fault.empty() && (is_named || !rows.captions.empty()))
     log_warning("data", "{}: {}\n  Its captions from there on are not used.", shown, rows.fault);
   if (!rows.left_out.empty()) {
-    const std::string all = rows.left_out.report_all(shown);
-    log_warning("data", "{}: {}", shown, all);
+    log_warning("data", "{}: {}", shown, rows.left_out.report_all(shown));
   }
   return std::move(rows.captions);
 }

@@ -11,7 +11,6 @@
 #include <locale.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <exception>
 #include <string_view>
 #include <utility>

@@ -16,7 +16,6 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
-#include "checkpoint/pickle/value_json.h"
 #include "data/embeddings/embeddings.h"
 #include "dist/process_group.h"
 #include "io/files/atomic_file.h"
@@ -352,7 +351,8 @@ TextEmbedding LoadedClip::embed_captions(const std::vector<std::string>& caption
 }
 
 LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {
-  const std::shared_ptr<ClipImpl> clip = load_clip_model(source, checkpoint);
+  ShardDataConfig data;
+  const std::shared_ptr<ClipImpl> clip = load_clip_model(source, checkpoint, &data);
   const Cursor root(checkpoint, source.checkpoint_path);
   const std::optional<Cursor> merges = root.find(kClipMergesKey);
   if (!merges) {
@@ -366,8 +366,7 @@ LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {
       frozen_clip(
           clip, ClipTokenizer(merges->as_string(), merges->where()), source.checkpoint_path),
       clip};
-  loaded.trained_on =
-      nlohmann::ordered_json::parse(json_of_value(root.at("config").value()))["data"];
+  loaded.trained_on = std::move(data);
   return loaded;
 }
 

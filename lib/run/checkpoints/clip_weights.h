@@ -69,7 +69,7 @@ struct LoadedClip {
   std::string name = "";  ///< in messages, of a section: "/prior/clip (clip.pth)"
   MixedPrecision precision = MixedPrecision::no;
   std::optional<int64_t> max_batch_size = {};  ///< samples of a chunk; none: all at once
-  nlohmann::ordered_json trained_on = {};  ///< the section `data` of its run; null of another file
+  ShardDataConfig trained_on = {};             ///< of a run; else the defaults
   mutable LongCaptions long_captions = {};
 
   /// Tokens of a text, with those that enclose it.

@@ -476,9 +476,12 @@ VqganVae load_vae(const ModelSource& source, const Value& checkpoint) {
   return load_model<parse_vae_config>(source, checkpoint, make);
 }
 
-std::shared_ptr<ClipImpl> load_clip_model(const ModelSource& source, const Value& checkpoint) {
+std::shared_ptr<ClipImpl> load_clip_model(const ModelSource& source,
+                                          const Value& checkpoint,
+                                          ShardDataConfig* data) {
   return load_model<parse_clip_config>(
-      source, checkpoint, [](const LoadedClipConfig& loaded, const StateDict&) {
+      source, checkpoint, [&](const LoadedClipConfig& loaded, const StateDict&) {
+        if (data != nullptr) *data = loaded.config.data;
         return std::make_shared<ClipImpl>(loaded.config.clip);
       });
 }

@@ -101,7 +101,9 @@ Decoder load_decoder(const ModelSource& source,
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
 VqganVae load_vae(const ModelSource& source, const Value& checkpoint);
 /// With gradients: load_clip() of clip_weights.h gives a frozen one.
-std::shared_ptr<ClipImpl> load_clip_model(const ModelSource& source, const Value& checkpoint);
+std::shared_ptr<ClipImpl> load_clip_model(const ModelSource& source,
+                                          const Value& checkpoint,
+                                          ShardDataConfig* data = nullptr);
 
 // `convert` of what versions of dalle2-pytorch wrote: gives a file the config and the version that it lacks, and makes
 // a file of 1.15.6 of it where the numbers allow that.

@@ -6,8 +6,6 @@
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -596,30 +594,9 @@ class ClipEmbeddings : public ShardAddition {
   EmbeddingArray images_{"img_emb"}, texts_{"text_emb"}, encodings_{"text_encodings"};
 };
 
-/// Takes what the options leave open from the CLIP's training.
-void read_as_in_training(ShardsEmbedCommand& command, const LoadedClip& clip) {
-  const nlohmann::ordered_json& trained = clip.trained_on;
-  if (trained.is_null()) return;
-  const nlohmann::ordered_json ground = trained.value("ground", nlohmann::ordered_json());
-  if (!command.ground && !ground.is_null()) {
-    command.ground = ground.is_string()
-                         ? ground.get<std::string>()
-                         : fmt::format("{}", fmt::join(ground.get<std::vector<int>>(), ","));
-    log_info("clip", "--ground {}, as in the training of this CLIP", *command.ground);
-  }
-  if (!command.apply_exif && trained.value("apply_exif", false)) {
-    command.apply_exif = true;
-    log_info("clip", "--apply-exif, as in the training of this CLIP");
-  }
-  const nlohmann::ordered_json range = trained.value("range", nlohmann::ordered_json());
-  if (!command.range && range.is_number()) {
-    command.range = range.get<int64_t>();
-    log_info("clip", "--range {}, as in the training of this CLIP", *command.range);
-  }
-}
-
-/// The shards, and pictures as open_clip's transform for inference makes them.
-ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessing& clip) {
+/// The shards, and pictures as open_clip's transform for inference makes them. What the options leave open is as in
+/// the CLIP's training.
+ShardDataConfig data_of(const ShardsEmbedCommand& command, const LoadedClip& clip) {
   ShardDataConfig data;
   if (is_folder(local_path(command.url))) {
     data.webdataset_base_url = OneOrMany<std::string>(shards_in_folder(local_path(command.url)));
@@ -636,9 +613,10 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessi
     throw ConfigError("SHARDS: {}", *fault);
   data.batch_size = command.batch_size;
   data.shard_width = command.shard_width;
-  data.preprocessing = clip_preprocessing(clip);
-  data.apply_exif = command.apply_exif;
-  data.range = command.range;
+  data.preprocessing = clip_preprocessing(clip.clip->preprocessing());
+  data.ground = clip.trained_on.ground;
+  data.apply_exif = command.apply_exif || clip.trained_on.apply_exif.value_or(false);
+  data.range = command.range ? command.range : clip.trained_on.range;
   if (command.ground) {
     const Rgb ground = rgb_from_text("--ground", *command.ground);
     data.ground = Colour{{ground[0], ground[1], ground[2]}};
@@ -646,7 +624,7 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessi
   return data;
 }
 
-ExitCode embed(ShardsEmbedCommand command, ProcessGroup& group) {
+ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
   if (count_braces(command.url) > 0 &&
       (command.url.starts_with("http://") || command.url.starts_with("https://"))) {
     throw ConfigError(
@@ -655,8 +633,7 @@ ExitCode embed(ShardsEmbedCommand command, ProcessGroup& group) {
         public_url(command.url));
   }
   LoadedClip clip = load_clip_file(command.clip_path, {.config_path = command.clip_config_path});
-  read_as_in_training(command, clip);
-  const ShardDataConfig data = data_of(command, clip.clip->preprocessing());
+  const ShardDataConfig data = data_of(command, clip);
   ClipEmbeddings embeddings(command, group.world(), public_url(command.url), std::move(clip), data);
   const ShardCopyPlan plan = {.data = data,
                               .out_folder = command.out_folder,
@@ -666,6 +643,9 @@ ExitCode embed(ShardsEmbedCommand command, ProcessGroup& group) {
                               .manifest_name = kEmbeddingsManifest,
                               .manifest = embeddings.manifest(),
                               .need_captions = command.captions};
+  nlohmann::ordered_json reading;
+  add_reading(reading, to_json(data));
+  log_info("clip", "pictures are read with {}", reading.dump());
   const ExitCode code = ShardCopier(plan, embeddings, group).run();
   if (!group.is_main() || code == ExitCode::kStopped) return code;
   const std::string out = printable(command.out_folder);

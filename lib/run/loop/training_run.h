@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "base/timer.h"
 #include "config/shared/train_options.h"
 #include "data/loader/drop_log.h"

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/this_process.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
 #include "config/reading/reflect.h"
