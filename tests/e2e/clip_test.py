@@ -158,7 +158,7 @@ class Clip(EndToEnd):
                 self.assertIn(said.replace(f"--prior {path}", "--checkpoint decoder/model.pth"), found)
         # Pictures embedded by one CLIP, and texts by another.
         done = run("shards", "embed", self.shards, "--clip", "other/model.pth", "--out", "mixed", cwd=self.dir, check=0)
-        self.assertIn("--ground 1,2,3, as in the training of this CLIP", done.stdout + done.stderr)
+        self.assertIn('pictures are read with {"ground":[1,2,3],"apply_exif":false,"range":null}', done.stdout + done.stderr)
         done = run("init", "mixed", "--out", "first.json", cwd=self.dir, check=0)
         self.assertIn('the written config reads these pictures so: "ground": [1,2,3]\n', done.stdout)
         mixed = ["--config", harness.write_config(self.dir / "mixed.json", embeddings), "--set", "/data/image_url=mixed/img_emb", "--set",

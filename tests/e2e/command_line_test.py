@@ -203,16 +203,6 @@ class CommandLine(EndToEnd):
         (shards / "img_emb/odd").mkdir()
         self.refuse(3, *check, shards / "img_emb/{odd,odd}", expect=["is a folder, a file is expected"])
 
-    def test_a_damaged_checkpoint_exits_3(self):
-        (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")
-        self.refuse(3, "inspect", "bad.pth", expect=["bad.pth"])
-        self.assertIn("bad.pth: damaged", run("fsck", "bad.pth", cwd=self.dir, check=3).stdout)
-        self.refuse(3, "sample", "--checkpoint", "bad.pth", "--out", "x", expect=["bad.pth"])
-        self.refuse(3, "convert", "bad.pth", "x.safetensors", expect=["bad.pth"])
-        self.refuse(2, "convert", "bad.pth", "typo/x.safetensors",
-                    expect=["OUT typo/x.safetensors: there is no folder typo"])
-        self.assertFalse((self.dir / "typo").exists())
-
     def test_set_overrides_the_file_and_dump_config_shows_it(self):
         config = self.config()
         done = run("--config", config, "--set", "/train/lr=5e-4", "--dump-config", cwd=self.dir, check=0)

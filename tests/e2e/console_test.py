@@ -108,16 +108,6 @@ class Console(EndToEnd):
                             for line in lines), shown)
         self.assertIn("[train] done: 2 epochs, ", shown)
 
-    def test_a_prior_on_a_terminal_of_80_columns(self):
-        code, shown = on_terminal("--config", self.prior(), cwd=self.dir)
-        self.assertEqual(code, 0, shown)
-        self.check_terminal(shown)
-        lines = shown_lines(shown)
-        self.check_steps(lines, "tracking/training-l2")
-        for line in (r"step 16  validation loss [\d.e-]+", r"step 16  validation loss without averaging [\d.e-]+",
-                     r"step 16  test loss [\d.e-]+", r"step 16  cosines in 4 steps:  text \S+  image \S+  other text \S+"):
-            self.assertTrue(any(re.fullmatch(line, shown_line) for shown_line in lines), f"{line}\n{shown}")
-
     def test_a_stop_and_what_follows_on_a_terminal(self):
         for kind in ("decoder", "prior"):
             with self.subTest(kind):

@@ -51,13 +51,6 @@ class DataPath(EndToEnd):
         again.wait()
         self.assertRegex(run("--config", "config.json", "--set", "/train/epochs=3", cwd=self.dir, check=0).stdout, r"having seen \d+ samples")
 
-    def test_a_folder_with_the_data_in_it_is_not_set_aside(self):
-        shutil.copytree(self.finished, self.dir, dirs_exist_ok=True)
-        shutil.copytree(self.shards, self.dir / "out/shards")
-        write_config(self.dir / "config.json", harness.tiny_config(self.dir / "out/shards", "out"))
-        done = run("--config", "config.json", "--fresh", "--dry-run", cwd=self.dir, check=2)
-        self.assertIn("out holds a run and cannot be set aside as a whole: /data names ", done.stderr)
-
     def test_a_signal_while_pictures_are_drawn_is_heard_between_them(self):
         config = self.config_of(epochs=1, n_sample_images=10, epoch_samples=8)
         config["data"]["batch_size"] = 1

@@ -2,7 +2,6 @@
 """`shards order`: each sample once for any number of ranks, and the order of an epoch stays when it is taken up,
 also by another number of ranks; told by the sample trace, and equal to that of a real run."""
 import json
-import shutil
 import pathlib
 
 import harness
@@ -73,20 +72,6 @@ class ShardOrder(EndToEnd):
         self.refuse(3, "--from", "out/model.pth", expect=["out/model.pth: not a position", "checkpoint"])
         self.refuse(2, "--from", "out/checkpoint.pth", "--set", "/seed=1",
                     expect=["out/checkpoint.pth: /config/seed: expected 1", "got 0"])
-
-    def test_an_epoch_whose_shards_are_others_by_now_begins_anew(self):
-        shards = self.dir / "shards"
-        shutil.copytree(self.shards, shards)
-        after = harness.demo_shard_count(shards)  # a shard that is not there yet
-        config = self.config(train={"epochs": 2, "n_sample_images": 2}, data={
-            **DATA, "webdataset_base_url": f"{shards}/{{}}.tar", "img_embeddings_url": f"{shards}/img_emb", "end_shard": after})
-        stop_when(config, self.dir, at_step_of_epoch(1, 0))
-        for folder, name, ending in ((shards, "", ".tar"), (shards / "img_emb", "img_emb_", ".npy")):
-            (folder / f"{name}000000{ending}").rename(folder / f"{name}{after:06d}{ending}")
-        done = self.train(config)
-        told = " ".join((done.stdout + done.stderr).split())
-        self.assertIn("train: the shards are not those that epoch 1 began with", told)
-        self.assertIn("so the epoch starts over", told)
 
     def refuse(self, code, *arguments, expect, config=None):
         done = self.order(*arguments, config=config, check=code)

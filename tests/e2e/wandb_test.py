@@ -507,12 +507,6 @@ class RealClient(Wandb):
         self.assertEqual(set(sent.events[0]), set(synced.events[0]))
         self.assertEqual((sent.complete, sent.exit_code), (synced.complete, synced.exit_code))
 
-    def test_a_start_that_logged_nothing_is_synced_by_the_reference(self):
-        double = self.double()
-        self.log(-1, {"WANDB_MODE": "offline"})
-        self.sync(double, self.folders()[0].path)
-        self.assertEqual((double.only_run().complete, double.only_run().exit_code), (True, 0))
-
     def test_folders_of_one_run_are_joined_by_the_reference(self):
         """Three starts of a run, the second killed."""
         log = {**LOG, "auto_resume": True}

@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 #include <algorithm>
 #include <fstream>
-#include <functional>
 
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
