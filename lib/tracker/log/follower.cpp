@@ -228,8 +228,11 @@ void Follower::connect_now(Deadline deadline) {
     connect();
   } catch (const NetworkError& error) {
     // It does not want it: waiting alone changes nothing. An answer that is none may be a proxy's.
-    if (dynamic_cast<const HttpStatusError*>(&error) != nullptr && !may_pass(error)) throw;
+    const bool is_status = dynamic_cast<const HttpStatusError*>(&error) != nullptr;
+    if (is_status && !may_pass(error)) throw;
     note_fault(error, /*at_end=*/false);
+    // At the deadline it may only be slow: the end waits for its answers.
+    fault_ = is_status || std::chrono::steady_clock::now() < deadline;
   }
   logger_->set_deadline(std::nullopt);
 }
@@ -294,7 +297,6 @@ void Follower::connect() {
   lines_.go_to(line);
   line_ = line;
   connected_ = true;
-  if (pause_ <= times_.first_pause) fault_ = false;  // it may have been the start's short deadline
   cursors_.set(logger_->key(), {line, logger_->shift()});
   cursors_.save();  // no other place here knows the shift
 }
