@@ -174,7 +174,7 @@ class Init(EndToEnd):
         for text in folder.rglob("*.txt"):
             text.write_bytes("\u4e38\u3044\u7d75\u306e\u8aac\u660e ".encode("shift_jis"))
         self.assertRegex(self.init("mine", "--kind", "clip", check=3),
-                         "learns from pairs; 96 captions have no text: .*: its caption is neither UTF-8 nor windows-1252: caption_encoding names")
+                         "learns from pairs; 96 captions cannot be read: .*: its caption is neither UTF-8 nor windows-1252: caption_encoding names")
         self.assertIn("96 usable, 96 with a caption", self.init("mine", "--kind", "clip", "--caption-encoding", "shift_jis"))
         self.assertEqual(self.read("clip.json")["data"]["caption_encoding"], "shift_jis")
         self.assertNotIn("no caption", run("shards", "check", "mine", "--caption-encoding", "shift_jis", cwd=self.dir, check=0).stdout)

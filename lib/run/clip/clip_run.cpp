@@ -2,6 +2,7 @@
 // What a CLIP's run is made of and does, what `evaluate` and `--dry-run` say of it, and the first config of
 // `init`.
 
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
@@ -262,10 +263,11 @@ FirstConfig clip_first_config(const InitCommand& command) {
   const ShardSurvey survey = survey_shards(command);
   if (survey.with_caption == 0) {
     throw DataError(
-        "{}: no picture has a caption, and a CLIP learns from pairs{}\n"
+        "{}: no picture has a caption, and a CLIP learns from pairs{}{}\n"
         "  Put a .txt file of the same name beside each picture.",
         command.data,
-        survey.bad_captions.empty() ? "" : "; " + survey.bad_captions);
+        survey.bad_captions.empty() ? "" : "; ",
+        fmt::join(survey.bad_captions, "; "));
   }
   const FirstRecipe recipe = first_recipe(FirstKind::kClip, command, survey);
   FirstConfig first{.found = describe(survey), .recipe = recipe};

@@ -79,13 +79,12 @@ struct ShardSurvey {
   int64_t usable = 0;         ///< pictures of them that can be decoded
   int64_t with_caption = 0;   ///< of the samples
   int64_t several_lines = 0;  ///< of these, captions of more than one line
-  std::string caption_encoding = {};  ///< that was asked for
-  std::vector<std::string> bad_captions =
-      {};                                ///< how many have no text, and why the first has none
-  std::vector<std::string> differences;  ///< of the splits, if all shards were looked at
-  std::vector<int64_t> short_sides;      ///< of the pictures, pixels, ascending
-  PictureTally tally;                    ///< transparent, rotated and 16-bit ones
-  std::vector<double> shapes;            ///< shorter side by longer side of each, ascending
+  std::string caption_encoding = {};           ///< that was asked for
+  std::vector<std::string> bad_captions = {};  ///< how many give no text, and why
+  std::vector<std::string> differences;        ///< of the splits, if all shards were looked at
+  std::vector<int64_t> short_sides;            ///< of the pictures, pixels, ascending
+  PictureTally tally;                          ///< transparent, rotated and 16-bit ones
+  std::vector<double> shapes;                  ///< shorter side by longer side of each, ascending
   std::vector<std::string> faults;  ///< why the first few others are not usable, with their names
 };
 
