@@ -140,7 +140,7 @@ void CaptionRows::add_csv(std::string_view text) {
       fault = fmt::format("line {}: a quote begins here that has no end", begin);
       return;
     }
-    if (row->size() == head.size()) {
+    if (row->size() <= head.size() && row->size() > std::max(file, caption)) {
       add(begin, (*row)[file], (*row)[caption]);
     } else if (row->size() > 1 || !is_blank(row->front())) {
       left_out.add(
