@@ -147,8 +147,11 @@ TEST_CASE("inspect shortens values of more than sixty bytes, between two charact
   CHECK(shown(std::string(56, 'a') + "\u00e4" + "bcd") == std::string(56, 'a') + "...");
 }
 
-TEST_CASE("inspect's column of names is no wider than 72 characters") {
+TEST_CASE("inspect's column of names is no wider than 72 characters, and a line names old layers") {
   const TempDir folder;
+  write_pth(folder / "old.pth", dict_of({{"net.learned_query", at::ones({8})}}));
+  CHECK(inspect_file(folder / "old.pth").layout ==
+        "prior of dalle2-pytorch 0.16.0 to 0.22.3, by its tensors");
   write_pth(folder / "a.pth",
             dict_of({{"a", at::ones({1})}, {std::string(100, 'b'), at::ones({1})}}));
   const std::string text = inspection_text(inspect_file(folder / "a.pth"));

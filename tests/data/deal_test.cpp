@@ -241,7 +241,6 @@ TEST_CASE("splits are compared by class and transparency, and small groups do no
     return line.find("top folder") != line.npos || line.find("transparency") != line.npos;
   }));
   CHECK(compare_splits(std::vector<ShardTraits>(2)).empty());
-  // Each of three kinds may be divided so by chance, but not all three.
   std::vector<ShardTraits> in_order(9);
   for (size_t i = 0; i < in_order.size(); ++i)
     in_order[i].values["class"][std::to_string(i / 3)] = 10;
