@@ -261,14 +261,14 @@ TEST_CASE("pictures of kinds that are not read are counted, those in tars too") 
     CHECK(log.count("left out 5 pictures of kinds that are not read") == 1);
     CHECK(log.count("passed over") == 0);
   }
-  for (const char* name : {"h.jpe", "i.JPE", "noext", "a.txt", "b.caption"})
+  for (const char* name : {"h.jpx", "i.JPX", "noext", "a.txt", "b.caption"})
     write_numbered(dir.path() + "/" + name, 4);
   {
     const CapturedLog log;
     CHECK(PictureShards(dir.path()).pictures() == 1);
     CHECK(
         log.count(
-            "passed over 3 files with names of no kind of data that is read (2 .jpe, 1 without extension)") ==
+            "passed over 3 files with names of no kind of data that is read (2 .jpx, 1 without extension)") ==
         1);
   }
   std::filesystem::remove(dir.path() + "/a.jfif");
