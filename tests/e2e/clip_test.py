@@ -159,7 +159,7 @@ class Clip(EndToEnd):
         # Pictures embedded by one CLIP, and texts by another.
         done = run("shards", "embed", self.shards, "--clip", "other/model.pth", "--out", "mixed", cwd=self.dir, check=0)
         self.assertIn('pictures are read with {"ground":[1,2,3],"apply_exif":false,"range":null}', done.stdout + done.stderr)
-        done = run("init", "mixed", "--out", "first.json", cwd=self.dir, check=0)
+        done = run("init", "mixed", "--out", "mixed_first.json", cwd=self.dir, check=0)
         self.assertIn('the written config reads these pictures so: "ground": [1,2,3]\n', done.stdout)
         mixed = ["--config", harness.write_config(self.dir / "mixed.json", embeddings), "--set", "/data/image_url=mixed/img_emb", "--set",
                  "/tracker/data_path=mixed_prior", "--set", "/tracker/save/save_latest_to=mixed_prior/latest.pth", "--dry-run"]
