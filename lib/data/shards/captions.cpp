@@ -59,7 +59,7 @@ struct CaptionRows {
     if (!fs::is_regular_file(folder / file, ignored) || fs::path(file).is_absolute()) {
       left_out.add("unmatched row", shown + " is no path of a file below the table's folder");
     } else if (!captions.insert_or_assign(file, std::move(caption)).second) {
-      left_out.add("repeated row", shown + " is there twice, and the later counts");
+      left_out.add("repeated row", shown + " has an earlier row too, which is left out");
     }
   }
   void add_json_lines(std::string_view text);
@@ -74,11 +74,8 @@ void CaptionRows::add_json_lines(std::string_view text) {
     if (is_blank(line)) continue;
     const Json object = parse_untrusted_object(line);
     const std::string file = text_member(object, "file_name");
-    if (file.empty()) {
-      fault = fmt::format("line {}: expected an object with \"file_name\"", number);
-      return;
-    }
     std::string unfit, caption = caption_member(object, unfit);
+    if (file.empty()) unfit = "expected an object with \"file_name\"";
     if (unfit.empty())
       add(number, file, std::move(caption));
     else
@@ -140,17 +137,20 @@ void CaptionRows::add_csv(std::string_view text) {
       fault = fmt::format("line {}: a quote begins here that has no end", begin);
       return;
     }
-    if (row->size() <= head.size() && row->size() > std::max(file, caption)) {
+    if (row->size() <= head.size() && row->size() > std::max(file, caption) &&
+        !is_blank((*row)[file])) {
       add(begin, (*row)[file], (*row)[caption]);
-    } else if (row->size() > 1 || !is_blank(row->front())) {
-      left_out.add(
-          "malformed row",
-          fmt::format("line {}: expected {} as in line 1, got {}: a text with {} in it stands in "
-                      "quotes",
-                      begin,
-                      counted(std::ssize(head), "value"),
-                      row->size(),
-                      separator == '\t' ? "a tab" : fmt::format("\"{}\"", separator)));
+    } else if (!std::ranges::all_of(*row, is_blank)) {
+      const char* const advice =
+          row->size() > head.size()
+              ? ": a text with the separator in it stands in quotes, right behind a separator"
+              : "";
+      left_out.add("malformed row",
+                   fmt::format("line {}: expected {} as in line 1, got {}{}",
+                               begin,
+                               counted(std::ssize(head), "value"),
+                               row->size(),
+                               advice));
     }
   }
 }
@@ -274,7 +274,7 @@ FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
   const bool is_named = !path.empty();
   if (!is_named && lines.size() == 1) path = lines.front();
   for (const fs::path& table : tables) {
-    if (table == path || !(path.empty() || is_table_name(table))) continue;
+    if (table == path) continue;
     log_warning(
         "data",
         "{}: no captions are read from it: the table of a folder is its metadata.jsonl, its "
@@ -285,18 +285,18 @@ FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
   const std::string shown = printable(path.string());
   CaptionRows rows{.folder = folder};
   try {
-    if (lower_extension(path) == ".csv")
-      rows.add_csv(text_of(path));
-    else
-      rows.add_json_lines(json_of(path, encoding));
+    const bool is_csv = lower_extension(path) == ".csv";
+    std::string text = is_csv ? text_of(path) : json_of(path, encoding);
+    if (text.find('\n') == std::string::npos) std::ranges::replace(text, '\r', '\n');
+    is_csv ? rows.add_csv(text) : rows.add_json_lines(text);
   } catch (const DataError& error) {
     log_warning("data", "{}\n  None of its captions is used.", error.what());
     return {};
   }
-  // Another .jsonl may be no table of pictures.
-  if (!rows.fault.empty() && (is_named || !rows.captions.empty()))
+  if (!rows.fault.empty())
     log_warning("data", "{}: {}\n  Its captions from there on are not used.", shown, rows.fault);
-  if (!rows.left_out.empty()) {
+  // Another .jsonl may be no table of pictures.
+  if (!rows.left_out.empty() && (is_named || !rows.captions.empty())) {
     log_warning("data", "{}: {}", shown, rows.left_out.report_all(shown));
   }
   return std::move(rows.captions);
