@@ -343,6 +343,9 @@ TEST_CASE("files that are not checkpoints are refused with what they are") {
   check("<!DOCTYPE html>", "is a web page: download the file itself");
   check("version https://git-lfs.github.com/spec/v1\noid", "is a pointer of Git LFS");
   check("PK\x03\x04", "cut off\n  Copy or download the file again.");
+  const std::string long_name =
+      "PK\x01\x02" + std::string(24, '\0') + "\x64" + std::string(17, '\0');
+  check("PK\x03\x04" + long_name + "PK\x05\x06\0\0\0\0\1\0\1\0\x2e\0\0\0\4\0\0\0\0\0"s, "cut off");
   check("PK\x03\x04" + std::string(100, 'x'), "no directory at its end");
   CHECK_THROWS_WITH(read_pth(folder / "absent.pth"), Contains("No such file"));
 }
