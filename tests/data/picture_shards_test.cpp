@@ -222,7 +222,7 @@ TEST_CASE("captions of a folder come from files of the same name, then from its 
   CHECK(log.lines().size() == 6);  // and two about a row without a name
 }
 
-TEST_CASE("rows of a table, and JSON, that give no caption are told") {
+TEST_CASE("table rows and JSON files without a usable caption are reported") {
   const TempDir folder;
   for (const char* name : {"a.png", "b.png", "s/c.png"}) add_picture(folder, name);
   write_file_atomically(folder / "metadata.csv",

@@ -137,10 +137,10 @@ void CaptionRows::add_csv(std::string_view text) {
       fault = fmt::format("line {}: a quote begins here that has no end", begin);
       return;
     }
-    if (row->size() <= head.size() && row->size() > std::max(file, caption) &&
-        !is_blank((*row)[file])) {
+    if (std::ranges::all_of(*row, is_blank)) continue;
+    if (row->size() <= head.size() && row->size() > std::max(file, caption)) {
       add(begin, (*row)[file], (*row)[caption]);
-    } else if (!std::ranges::all_of(*row, is_blank)) {
+    } else {
       const char* const advice =
           row->size() > head.size()
               ? ": a text with the separator in it stands in quotes, right behind a separator"
