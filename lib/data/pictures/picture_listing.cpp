@@ -83,7 +83,8 @@ class Lister {
     const std::string source = path.lexically_relative(folder_).string();
     const std::string extension = lower_extension(path);
     std::error_code error;
-    if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
+    const bool is_link = fs::is_symlink(path, error);
+    if (is_link && !fs::exists(path, error)) {
       lost_.push_back(source);
       return;
     }
@@ -101,9 +102,8 @@ class Lister {
     count_unread(extension);
     if (is_picture_name(path)) {
       listing_.pictures.push_back({path, source});
-      const fs::path target = entry.is_symlink(error) ? fs::weakly_canonical(path, error) : "";
-      if (is_picture_name(target) && is_in_folder(target, canonical_folder(folder_)))
-        doubled_.push_back(source);
+      const fs::path target = is_link ? fs::weakly_canonical(path, error) : "";
+      if (is_picture_name(target) && is_in_folder(target, real_folder_)) doubled_.push_back(source);
     } else if (extension == ".tar" && tars_ == Tars::kRead) {
       add_members(path, source);
     } else {
@@ -159,7 +159,7 @@ class Lister {
     return texts;
   }
 
-  fs::path folder_;
+  fs::path folder_, real_folder_ = canonical_folder(folder_);
   Tars tars_;
   PictureListing listing_;
   std::vector<std::string> lost_;     // links that lead nowhere
