@@ -147,7 +147,7 @@ TEST_CASE("inspect shortens values of more than sixty bytes, between two charact
   CHECK(shown(std::string(56, 'a') + "\u00e4" + "bcd") == std::string(56, 'a') + "...");
 }
 
-TEST_CASE("inspect's column of names is no wider than 72 characters, and a line names old layers") {
+TEST_CASE("inspect limits its column of names and names the version of old weights") {
   const TempDir folder;
   write_pth(folder / "old.pth", dict_of({{"net.learned_query", at::ones({8})}}));
   CHECK(inspect_file(folder / "old.pth").layout ==

@@ -158,7 +158,7 @@ TEST_CASE("chains of shared unknown objects are limited in depth too") {
   CHECK_THROWS_WITH(run(pickle + "e."), Contains("deeper than 200"));
 }
 
-TEST_CASE("short integers have a sign, and objects within themselves are read with a stub there") {
+TEST_CASE("short integers keep their sign, and a cycle is read with a stub in its place") {
   CHECK(run("\x80\x02\x8a\x02\x00\xff."s).as_int("test") == -256);
   const Value value = run("\x80\x02]q\0h\0a."s);
   REQUIRE(value.as_sequence().size() == 1);

@@ -40,7 +40,7 @@ TEST_CASE("a mark decides the encoding of a caption, and is no part of it") {
             .fault == "its caption is damaged UTF-8");
 }
 
-TEST_CASE("UTF-16 without a mark shows by its high bytes") {
+TEST_CASE("UTF-16 without a byte order mark is recognised by its high bytes") {
   CHECK(text_of("\x3a\x04\x3e\x04\x42\x04\x20\x00"s) == "кот ");
   CHECK(text_of("\x05\xd0\x05\xd1\x05\xd2"s) == "אבג");
   CHECK(text_of(utf16("a red car", false)) == "a red car");
