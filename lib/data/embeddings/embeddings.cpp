@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "data/embeddings/embeddings.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -13,8 +11,8 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
+#include "data/shards/captions.h"
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/listing.h"
@@ -118,8 +116,7 @@ EmbeddingRows::EmbeddingRows(NpyArray array, const std::string& origin) : array_
   }
   item_size_ = npy_item_size(array_.type);
   row_shape_.assign(array_.shape.begin() + 1, array_.shape.end());
-  row_numel_ = 1;
-  for (const int64_t side : row_shape_) row_numel_ *= side;
+  row_numel_ = c10::multiply_integers(row_shape_);
   if (row_numel_ <= 0) {
     throw DataError("{}: embeddings without width, shape {}.", origin, shape_text(array_.shape));
   }
@@ -144,6 +141,19 @@ bool EmbeddingRows::is_finite(int64_t row) const {
   return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
 }
 
+Json read_manifest(const std::string& path) {
+  Json object;
+  try {
+    object = parse_untrusted_object(read_file(path));
+  } catch (const DataError&) {  // absent, or not ours to read
+  }
+  return object.is_object() ? object : Json::object();
+}
+
+std::string clip_of_manifest(const std::string& path) {
+  return text_member(read_manifest(path), kClipOfEmbeddings);
+}
+
 std::optional<std::string> embed_manifest_of(const std::string& url) {
   const std::string name = embedding_folder(url).filename().string();
   if (name != "img_emb" && name != "text_emb" && name != "text_encodings") return std::nullopt;
@@ -154,12 +164,9 @@ std::optional<std::string> embed_manifest_beside(const std::string& url) {
   const fs::path given = embedding_folder(url);
   if (given.empty()) return std::nullopt;
   std::error_code ignored;
-  for (const fs::path& folder :
-       {given, fs::weakly_canonical(given, ignored)}) {  // it may be a link
+  for (const fs::path& folder : {given, fs::weakly_canonical(given, ignored)}) {  // of a link
     const std::string beside = (folder.parent_path() / kEmbeddingsManifest).string();
-    if (!fs::is_regular_file(beside, ignored) || ::access(beside.c_str(), R_OK) != 0) continue;
-    const Json manifest = parse_untrusted_object(read_file(beside));
-    if (manifest.contains(kClipOfEmbeddings)) return beside;
+    if (read_manifest(beside).contains(kClipOfEmbeddings)) return beside;
   }
   return std::nullopt;
 }
@@ -366,9 +373,8 @@ void SampleEmbeddings::open(const std::string& folder,
 }
 
 void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
-  for (size_t i = 0; i < options.urls.size(); ++i) {
+  for (size_t i = 0; i < options.urls.size(); ++i)
     if (folder_->has(shard_number(options.urls[i]))) return;
-  }
   throw DataError(
       "/data/{}: none of the {} of the split \"{}\" has an embedding file: {}, first shard {}.\n"
       "  The digits at the end of a file's name must be the number of its shard.",
@@ -385,21 +391,16 @@ std::string SampleEmbeddings::open_shard(const std::string& url,
   rows_.reset();
   if (!folder_) return "";
   const int64_t shard = shard_number(url);
-  std::string fault = fmt::format("no file for it in {}", public_url(folder_->folder()));
   try {
-    if (folder_->has(shard)) {
-      rows_ = folder_->load(shard, source);
-      fault.clear();
-    }
+    if (!folder_->has(shard))
+      throw DataError("no file for it in {}", public_url(folder_->folder()));
+    rows_ = folder_->load(shard, source);
+    return check_shape(rows_->row_shape(), public_url(folder_->url(shard)), drops);
   } catch (const DataError& error) {
-    fault = error.what();
-  }
-  if (!fault.empty()) {
-    fault = fmt::format("{}: {}", shown_shard(url), fault);
+    const std::string fault = fmt::format("{}: {}", shown_shard(url), error.what());
     drops.add(drop::kShardWithoutEmbeddings, fault);
     return fault;
   }
-  return check_shape(rows_->row_shape(), public_url(folder_->url(shard)), drops);
 }
 
 /// The first embedding seen sets the shape; a batch cannot hold another.

@@ -3,6 +3,9 @@
 // sample, or .npy fields inside the shards.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,6 +26,13 @@ namespace dalle2 {
 
 /// In kEmbeddingsManifest: the CLIP, by clip_sha256().
 inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
+/// In kEmbeddingsManifest and kLatentsManifest: how the pictures were read, keys of the section `data`.
+inline constexpr std::array kReadingKeys = {"ground", "apply_exif", "range"};
+
+/// The object in a manifest; an empty one if it cannot be read: it is there for people too.
+nlohmann::ordered_json read_manifest(const std::string& path);
+/// Its kClipOfEmbeddings; empty if it does not say.
+std::string clip_of_manifest(const std::string& path);
 
 /// The path of kEmbeddingsManifest, if `shards embed` made the folder of embeddings at `url`. Its rows follow one another as the
 /// samples do that were embedded; for an EmbeddingFolder the digits of a sample's key would have to be its row.

@@ -16,7 +16,6 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
-#include "data/embeddings/embeddings.h"
 #include "dist/process_group.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
@@ -297,14 +296,6 @@ std::string clip_sha256(const ClipEncoderImpl& clip) {
   hash.add(weights.data(), weights.size());
   hash.add(unseen.data(), unseen.size());
   return hash.hex();
-}
-
-std::string clip_of_manifest(const std::string& path) {
-  try {
-    return parse_untrusted_object(read_file(path)).value(kClipOfEmbeddings, "");
-  } catch (const std::exception&) {  // it is there for people too
-    return "";
-  }
 }
 
 int64_t LoadedClip::text_len() const {

@@ -124,8 +124,6 @@ TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior);
 
 /// A hash of a CLIP's weights and of what else decides its embeddings.
 std::string clip_sha256(const ClipEncoderImpl& clip);
-/// The same of the CLIP whose embeddings a manifest of `shards embed` describes; empty if it does not say.
-std::string clip_of_manifest(const std::string& path);
 
 /// Writes the CLIP of any file that load_clip_file() takes in open_clip's layout, of a run's the averages: write_clip_file().
 /// @throws as load_clip_file(), though no vocabulary is looked for; ConfigError if `out` lies beside another model's config

@@ -2,9 +2,7 @@
 #include "run/decoder/decoder_data.h"
 
 #include <torch/types.h>
-#include <nlohmann/json.hpp>
 
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -14,7 +12,6 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embeddings.h"
-#include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/streams/url_source.h"
 #include "model/random.h"
@@ -51,8 +48,6 @@ void check_width(const std::string& pointer,
 
 namespace fs = std::filesystem;
 
-constexpr std::array kReadingKeys = {"ground", "apply_exif", "range"};
-
 /// The manifests of that name beside the shards of this machine.
 std::set<std::string> manifests_beside(const ShardDataConfig& data, const char* name) {
   std::set<std::string> paths;
@@ -70,12 +65,7 @@ void check_manifest(const std::string& path,
                     const Json& own,
                     const char* what,
                     const char* command) {
-  Json manifest;
-  try {
-    manifest = parse_untrusted_object(read_file(path));
-  } catch (const std::exception&) {  // it is there for people too
-    return;
-  }
+  const Json manifest = read_manifest(path);
   std::string faults;
   for (const auto& [pointer, value] : own.items()) {
     const std::string key = pointer.substr(pointer.rfind('/') + 1);
@@ -247,17 +237,17 @@ void check_stored_arrays(const LoadedDecoderConfig& loaded,
                          const LoadedClip* clip) {
   const ShardDataConfig& config = loaded.config.data;
   const Json data = Json::parse(loaded.full_json)["data"];
-  Json reading;
-  for (const char* key : kReadingKeys) reading[std::string("/data/") + key] = data[key];
+  Json own;
+  for (const char* key : kReadingKeys) own[std::string("/data/") + key] = data[key];
   const std::set<std::string> of_embeddings = manifests_beside(config, kEmbeddingsManifest);
   if (config.embeddings_in_tar && !of_embeddings.empty()) {
-    Json own = reading;
+    Json with_clip = own;
     if (clip != nullptr)
-      own[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(*clip->clip);
-    for (const std::string& path : of_embeddings) check_manifest(path, own, "embeddings", "embed");
+      with_clip[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(*clip->clip);
+    for (const std::string& path : of_embeddings)
+      check_manifest(path, with_clip, "embeddings", "embed");
   }
   if (!config.latents_in_tar) return;
-  Json own = reading;
   own["/data/preprocessing"] = data["preprocessing"];
   own["/decoder/image_size"] = loaded.plan.stages.front().image_size;
   own[std::string("/decoder/vae/0/") + kVaeOfLatents] = weights_sha256(*decoder->vae(1));

@@ -69,8 +69,7 @@ int64_t count_rows(const PriorDataset& data) {
 
 /// What `shards embed` wrote beside a folder of embeddings; empty without, or for none.
 std::string clip_beside(const std::optional<std::string>& url) {
-  const std::optional<std::string> beside = embed_manifest_beside(url.value_or(""));
-  return beside ? clip_of_manifest(*beside) : "";
+  return clip_of_manifest(embed_manifest_beside(url.value_or("")).value_or(""));
 }
 
 /// clip_sha256() of the CLIP whose embeddings of texts the run has: of `clip`, or what `shards embed`
