@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <torch/cuda.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +19,7 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "config/kinds.h"
+#include "data/embeddings/embeddings.h"
 #include "data/loader/drop_log.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"
@@ -123,16 +123,13 @@ int64_t width_in_shards(const ShardSurvey& survey) {
 /// Stored embeddings hold for pictures that are read as `shards embed` read them, so a run has to read them so.
 std::string reading_of_survey(const ShardSurvey& survey) {
   if (survey.embed_width == 0) return reading_text(survey.tally);
-  const fs::path manifest = fs::path(survey.urls.front()).parent_path() / kEmbeddingsManifest;
+  const Json made_with =
+      read_manifest((fs::path(survey.urls.front()).parent_path() / kEmbeddingsManifest).string());
   std::string text;
-  try {
-    const Json made_with = parse_untrusted_object(read_file(manifest.string()));
-    for (const char* key : {"ground", "apply_exif", "range"}) {
-      const Json value = made_with.value(key, Json());
-      if (!value.is_null() && value != false)
-        text += fmt::format("    \"{}\": {},\n", key, value.dump());
-    }
-  } catch (const std::exception&) {  // another program's embeddings
+  for (const char* key : kReadingKeys) {
+    const Json value = made_with.value(key, Json());
+    if (!value.is_null() && value != false)
+      text += fmt::format("    \"{}\": {},\n", key, value.dump());
   }
   return text;
 }
@@ -370,6 +367,7 @@ ShardSurvey survey_shards(const InitCommand& command) {
                                     report.captions.first(reason));
   }
   for (const ShardCheck& shard : report.shards) {
+    survey.of_shards.push_back({shard.usable, shard.usable - shard.no_caption});
     for (const auto& [side, pictures] : shard.short_sides)
       survey.short_sides.insert(survey.short_sides.end(), static_cast<size_t>(pictures), side);
     for (const auto& [percent, pictures] : shard.shapes) {
@@ -478,11 +476,18 @@ FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const Shard
                           : survey.samples * survey.count / std::max<int64_t>(survey.looked_at, 1);
   const int64_t of_samples = kind == FirstKind::kClip ? survey.with_caption : survey.usable;
   const double usable = static_cast<double>(of_samples) / static_cast<double>(survey.samples);
-  const double share =
-      first_splits(std::max<int64_t>(survey.dealt / command.processes, kSplits)).train;
+  const SplitConfig splits =
+      first_splits(std::max<int64_t>(survey.dealt / command.processes, kSplits));
+  int64_t samples = std::lround(static_cast<double>(all) * usable * splits.train);
+  const auto split = split_positions(splits, survey.dealt, /*seed=*/0);
+  if (split && std::ssize(survey.of_shards) == survey.dealt && command.processes == 1) {
+    samples = 0;  // shards need not be equal
+    for (const uint32_t shard : split->train)
+      samples += survey.of_shards[shard][kind == FirstKind::kClip ? 1 : 0];
+  }
   return first_recipe(kind,
                       command,
-                      std::lround(static_cast<double>(all) * usable * share),
+                      std::max<int64_t>(samples, 1),
                       survey.short_sides.at(survey.short_sides.size() / kTenth));
 }
 

@@ -2,6 +2,7 @@
 // What `init` needs to write a first config of any kind.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -66,26 +67,27 @@ FirstConfig clip_first_config(const InitCommand& command);
 
 /// Shards of a folder, or pictures that are read as shards, and the samples of the first few.
 struct ShardSurvey {
-  std::string keys;               ///< of the section `data`, that name them: lines of JSON
-  int64_t width = 6;              ///< digits of a shard's number
-  int64_t dealt = 0;              ///< shards that the splits are cut from
-  int64_t count = 0;              ///< of these, shards that are there
-  int64_t looked_at = 0;          ///< shards whose samples were read
-  std::vector<std::string> urls;  ///< of these
-  int64_t pictures = 0;           ///< of a folder of pictures, all of them; 0: it has shards
-  std::shared_ptr<const PictureShards> listing;  ///< of that folder, so that it is listed once
-  int64_t embed_width = 0;    ///< of image embeddings beside the pictures in the shards; 0: none
-  int64_t samples = 0;        ///< in these shards
-  int64_t usable = 0;         ///< pictures of them that can be decoded
-  int64_t with_caption = 0;   ///< of the samples
-  int64_t several_lines = 0;  ///< of these, captions of more than one line
-  std::string caption_encoding = {};           ///< that was asked for
-  std::vector<std::string> bad_captions = {};  ///< how many give no text, and why
-  std::vector<std::string> differences;        ///< of the splits, if all shards were looked at
-  std::vector<int64_t> short_sides;            ///< of the pictures, pixels, ascending
-  PictureTally tally;                          ///< transparent, rotated and 16-bit ones
-  std::vector<double> shapes;                  ///< shorter side by longer side of each, ascending
-  std::vector<std::string> faults;  ///< why the first few others are not usable, with their names
+  std::string keys = {};               ///< of the section `data`, that name them: lines of JSON
+  int64_t width = 6;                   ///< digits of a shard's number
+  int64_t dealt = 0;                   ///< shards that the splits are cut from
+  int64_t count = 0;                   ///< of these, shards that are there
+  int64_t looked_at = 0;               ///< shards whose samples were read
+  std::vector<std::string> urls = {};  ///< of these
+  int64_t pictures = 0;                ///< of a folder of pictures, all of them; 0: it has shards
+  std::shared_ptr<const PictureShards> listing = {};  ///< of that folder, so that it is listed once
+  int64_t embed_width = 0;   ///< of image embeddings beside the pictures in the shards; 0: none
+  int64_t samples = 0;       ///< in these shards
+  int64_t usable = 0;        ///< pictures of them that can be decoded
+  int64_t with_caption = 0;  ///< of the samples
+  std::vector<std::array<int64_t, 2>> of_shards = {};  ///< usable, and with a caption, of each
+  int64_t several_lines = 0;                           ///< of these, captions of more than one line
+  std::string caption_encoding = {};                   ///< that was asked for
+  std::vector<std::string> bad_captions = {};          ///< how many give no text, and why
+  std::vector<std::string> differences = {};  ///< of the splits, if all shards were looked at
+  std::vector<int64_t> short_sides = {};      ///< of the pictures, pixels, ascending
+  PictureTally tally = {};                    ///< transparent, rotated and 16-bit ones
+  std::vector<double> shapes = {};            ///< shorter side by longer side of each, ascending
+  std::vector<std::string> faults = {};  ///< why the first few are not usable, with their names
 };
 
 /// @throws DataError for a folder without shards and pictures, or without a usable one, ConfigError for shards
