@@ -247,6 +247,8 @@ TEST_CASE("table rows and JSON files without a usable caption are reported") {
   write_file_atomically(folder / "b.json", R"({"caption": 5})");
   CHECK_THROWS_WITH(captions.of(top / "b.png", "b.png", "UTF-8"),
                     Contains("b.json: \"caption\": expected a text, got number"));
+  for (int epoch = 0; epoch < 12; ++epoch) members_of(PictureShards(folder.path()));
+  CHECK(log.count("\n  Others like it are not named.") == 1);
 }
 
 TEST_CASE("a table whose head has no comma is separated by semicolons, or else by tabs") {

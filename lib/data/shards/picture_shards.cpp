@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -54,7 +55,10 @@ auto read_or_warn(const Read& read) -> decltype(read()) {
   try {
     return read();
   } catch (const DataError& error) {
-    log_warning("data", "{}", error.what());
+    constexpr const char* kEnds[] = {"", "\n  Others like it are not named."};
+    static std::atomic<int> left = 10;  // each epoch reads them again
+    if (const int now = --left; now >= 0)
+      log_warning("data", "{}{}", error.what(), kEnds[now == 0]);
     return {};
   }
 }
