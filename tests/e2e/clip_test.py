@@ -173,6 +173,8 @@ class Clip(EndToEnd):
         done = run("--config", harness.write_config(self.dir / "again.json", embeddings), cwd=self.dir, check=0)
         self.assertEqual(done.stderr.count(f"its identity, a SHA-256, is {identity[:16]}, and that of this run's is ffffffffffffffff"), 1)
         self.assertEqual(harness.inspect("prior/model.pth", self.dir)["clip_weights_sha256"]["value"], "f" * 64)
+        manifest.write_text("[")
+        self.assertIn("embedded/embeddings.json: expected a JSON object", run(*mixed, cwd=self.dir, check=3).stderr)
 
     def check_pictures_and_ways(self, text):
         """Variations, ways between two pictures or texts, and text diffs are drawn from embeddings that can be computed here."""

@@ -142,12 +142,12 @@ bool EmbeddingRows::is_finite(int64_t row) const {
 }
 
 Json read_manifest(const std::string& path) {
-  Json object;
-  try {
-    object = parse_untrusted_object(read_file(path));
-  } catch (const DataError&) {  // absent, or not ours to read
-  }
-  return object.is_object() ? object : Json::object();
+  if (!path_exists(path)) return Json::object();
+  Json object = parse_untrusted_object(read_file(path));
+  if (object.is_object()) return object;
+  throw DataError(
+      "{}: expected a JSON object\n  Make its shards again. Without this file, no run is checked against them.",
+      printable(path));
 }
 
 std::string clip_of_manifest(const std::string& path) {

@@ -29,7 +29,7 @@ inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
 /// In kEmbeddingsManifest and kLatentsManifest: how the pictures were read, keys of the section `data`.
 inline constexpr std::array kReadingKeys = {"ground", "apply_exif", "range"};
 
-/// The object in a manifest; an empty one if it cannot be read: it is there for people too.
+/// The object in a manifest; an empty one if there is none. @throws DataError for another content
 nlohmann::ordered_json read_manifest(const std::string& path);
 /// Its kClipOfEmbeddings; empty if it does not say.
 std::string clip_of_manifest(const std::string& path);
