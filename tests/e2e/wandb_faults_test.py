@@ -41,6 +41,8 @@ class Replay(Wandb):
         done = harness.run("sync", "out", cwd=self.dir, env=self.env(), check=6)
         self.assertRegex(done.stdout, r"(?m)^0 files sent, \d+ rows left")
         self.assertIn("no API key was found", done.stderr)
+        done = harness.run("sync", "out", cwd=self.dir, env=self.env({**double.env(), "WANDB_API_KEY": "f" * 40}), check=6)
+        self.assertRegex(done.stdout, r"(?m)^0 files sent, \d+ rows left")
         done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.env()), check=0)
         self.assertRegex(done.stdout, r"(?m)^0 files and \d+ rows sent, nothing is left")
         self.assertEqual(sorted(run.project for run in double.runs.values()), ["others", "pictures"])

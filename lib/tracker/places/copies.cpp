@@ -259,19 +259,15 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
   const LogFile file(log);
   LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
   const auto note = [&](const std::string& error) { report.errors.push_back(error); };
-  if (found.api_key.empty()) {  // what is in the folder of an offline run does not wait
-    const auto known = cursors.nearest(found.base_url + " " + run.wandb);
-    report.rows_left = rows_between(known.value_or(LogCursor{}).line, file.lines());
-    if (report.rows_left > 0)
-      note(fmt::format("{}: no API key was found.\n  {}", public_url(found.base_url), kWandbLogin));
-    return;
-  }
   const bool is_finished = !run.finished.empty();
   const RunEnd end{is_finished ? RunEnd::Outcome::kDone : RunEnd::Outcome::kStopped,
                    is_finished ? 0 : 75};
   std::string path;
   for (std::istringstream runs(run.wandb); std::getline(runs, path);) {
     try {
+      if (found.api_key.empty())
+        throw NetworkError(
+            "{}: no API key was found.\n  {}", public_url(found.base_url), kWandbLogin);
       // A run that was logged offline may have no entity.
       if (path.starts_with('/')) path = WandbApi(access, {}).viewer() + path;
       const auto logger = std::make_shared<WandbLogger>(parse_wandb_run_path(path), access);
@@ -291,7 +287,11 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
       report.rows_left += left;
       report.rows_sent = std::max<int64_t>(report.rows_sent - left, 0);
     } catch (const NetworkError& refusal) {
-      note(refusal.what());
+      // What is in the folder of an offline run does not wait.
+      const auto known = cursors.nearest(found.base_url + " " + path);
+      const int64_t left = rows_between(known.value_or(LogCursor{}).line, file.lines());
+      report.rows_left += left;
+      if (left > 0 || !found.api_key.empty()) note(refusal.what());
     }
   }
 }
