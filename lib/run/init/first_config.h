@@ -75,12 +75,12 @@ struct ShardSurvey {
   std::vector<std::string> urls = {};  ///< of these
   int64_t pictures = 0;                ///< of a folder of pictures, all of them; 0: it has shards
   std::shared_ptr<const PictureShards> listing = {};  ///< of that folder, so that it is listed once
-  int64_t embed_width = 0;   ///< of image embeddings beside the pictures in the shards; 0: none
-  int64_t samples = 0;       ///< in these shards
-  int64_t usable = 0;        ///< pictures of them that can be decoded
-  int64_t with_caption = 0;  ///< of the samples
+  int64_t embed_width = 0;    ///< of image embeddings beside the pictures in the shards; 0: none
+  int64_t samples = 0;        ///< in these shards
+  int64_t usable = 0;         ///< pictures of them that can be decoded
+  int64_t with_caption = 0;   ///< of the samples
+  int64_t several_lines = 0;  ///< of these, captions of more than one line
   std::vector<std::array<int64_t, 2>> of_shards = {};  ///< usable, and with a caption, of each
-  int64_t several_lines = 0;                           ///< of these, captions of more than one line
   std::string caption_encoding = {};                   ///< that was asked for
   std::vector<std::string> bad_captions = {};          ///< how many give no text, and why
   std::vector<std::string> differences = {};  ///< of the splits, if all shards were looked at
