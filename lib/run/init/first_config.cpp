@@ -485,10 +485,8 @@ FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const Shard
     for (const uint32_t shard : split->train)
       samples += survey.of_shards[shard][kind == FirstKind::kClip ? 1 : 0];
   }
-  return first_recipe(kind,
-                      command,
-                      std::max<int64_t>(samples, 1),
-                      survey.short_sides.at(survey.short_sides.size() / kTenth));
+  return first_recipe(
+      kind, command, samples, survey.short_sides.at(survey.short_sides.size() / kTenth));
 }
 
 FirstRecipe first_recipe(FirstKind kind,
@@ -496,7 +494,7 @@ FirstRecipe first_recipe(FirstKind kind,
                          int64_t samples,
                          int64_t short_side) {
   return recipe_for({.kind = kind,
-                     .samples = samples,
+                     .samples = std::max<int64_t>(samples, 1),
                      .short_side = short_side,
                      .gpu = first_device() != "cpu",
                      .processes = command.processes,

@@ -552,14 +552,17 @@ FirstConfig vae_first_config(const InitCommand& command) {
   config.image_size = *sized.image_size;
   const ImageFolder pictures(config, /*channels=*/3, /*seed=*/0);
   const PictureTally tally = pictures.first_pictures();
-  const FirstRecipe recipe = first_recipe(FirstKind::kVae, sized, pictures.rows("train"));
+  const int64_t rows = pictures.rows("train"), looked_at = std::max<int64_t>(tally.looked_at, 1);
+  const FirstRecipe recipe =
+      first_recipe(FirstKind::kVae, sized, rows * tally.pictures / looked_at);
   FirstConfig first{.found = {fmt::format("{} in {}, {} for training",
                                           counted(pictures.files(), "picture"),
                                           command.data,
-                                          with_commas(pictures.rows("train")))},
+                                          with_commas(rows))},
                     .recipe = recipe};
   if (tally.pictures < pictures.files())
-    first.found.push_back(fmt::format("{} looked at", counted(tally.pictures, "picture")));
+    first.found.push_back(fmt::format(
+        "{} looked at, {} usable", counted(tally.looked_at, "picture"), tally.pictures));
   for (std::string& line : describe(tally, reading_text(tally)))
     first.found.push_back(std::move(line));
   const std::string model = fmt::format(
