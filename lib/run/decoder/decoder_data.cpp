@@ -241,11 +241,9 @@ void check_stored_arrays(const LoadedDecoderConfig& loaded,
   for (const char* key : kReadingKeys) own[std::string("/data/") + key] = data[key];
   const std::set<std::string> of_embeddings = manifests_beside(config, kEmbeddingsManifest);
   if (config.embeddings_in_tar && !of_embeddings.empty()) {
-    Json with_clip = own;
     if (clip != nullptr)
-      with_clip[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(*clip->clip);
-    for (const std::string& path : of_embeddings)
-      check_manifest(path, with_clip, "embeddings", "embed");
+      own[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(*clip->clip);
+    for (const std::string& path : of_embeddings) check_manifest(path, own, "embeddings", "embed");
   }
   if (!config.latents_in_tar) return;
   own["/data/preprocessing"] = data["preprocessing"];
