@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/loops.h"
 
@@ -34,28 +35,45 @@ inline void store(Half& to, float value) {
   to.bits = static_cast<uint16_t>(value != value ? 0x7FC0u : rounded);
 }
 
-/// e^x to 2 units in the last place, for x cut to [-87, 88]: 2^n times a polynomial of the rest (Cephes).
-inline float exp_of(float x) {
-  x = x > 88.0f ? 88.0f : x;
-  x = x < -87.0f ? -87.0f : x;
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer
-  const float shifted = x * 1.44269504f + kRounder;
-  const float n = shifted - kRounder;
-  float r = x - n * 0.693359375f;
-  r = r + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const int32_t exponent = bits_as<int32_t>(shifted) - bits_as<int32_t>(kRounder);
-  return p * bits_as<float>((exponent + 127) << 23);
+constexpr int64_t kBlock = 32;
+
+/// s = 1 / (1 + e^-z) of a block, a stage at a time: one value's stages wait for each other, those of several vectors
+/// overlap. e^x to 2 units in the last place, for x cut to [-87, 88]: 2^n times a polynomial of the rest (Cephes).
+inline void sigmoids(const float* z, float* s) {
+  float cut[kBlock];
+#pragma omp simd
+  for (int64_t i = 0; i < kBlock; ++i) {
+    const float x = z[i] < -88.0f ? 88.0f : -z[i];
+    cut[i] = x < -87.0f ? -87.0f : x;
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < kBlock; ++i) {
+    constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer
+    const float shifted = cut[i] * 1.44269504f + kRounder;
+    const float n = shifted - kRounder;
+    float r = cut[i] - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    const int32_t exponent = bits_as<int32_t>(shifted) - bits_as<int32_t>(kRounder);
+    s[i] = 1.0f / (1.0f + p * bits_as<float>((exponent + 127) << 23));
+  }
 }
 
-inline float sigmoid(float z) {
-  return 1.0f / (1.0f + exp_of(-z));
+/// Calls `block(first, count)` for the blocks of all rows. The count of whole ones is a constant.
+template <class Block>
+void each_block(const Rows& rows, const Block& block) {
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    int64_t i = 0;
+    for (; i + kBlock <= rows.width; i += kBlock)
+      block(row * rows.width, i, std::integral_constant<int64_t, kBlock>());
+    if (i < rows.width) block(row * rows.width, i, rows.width - i);
+  }
 }
 
 // Four rows at a time: each sum is then loaded and stored once for four values.
@@ -87,56 +105,29 @@ void rows_sums(const Rows& rows, const T* x, const float* center, float* sum, fl
   }
 }
 
-template <bool kSilu, class T>
-void rows_norm_with(const Rows& rows, const Columns& columns, const T* x, T* y) {
-  const int64_t width = rows.width;
-  for (int64_t row = 0; row < rows.rows; ++row) {
-    const T* const from = x + row * width;
-    T* const to = y + row * width;
+/// z of a block of columns. @param x of a row, from the block on
+template <class T, class Count>
+void norm_block(const Columns& columns, int64_t first, Count count, const T* x, float* z) {
 #pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      const float z = (load(from[i]) - columns.center[i]) * columns.factor[i] + columns.shift[i];
-      store(to[i], kSilu ? z * sigmoid(z) : z);
-    }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = first + i;
+    z[i] = (load(x[i]) - columns.center[at]) * columns.factor[at] + columns.shift[at];
   }
 }
 
 template <class T>
 void rows_norm(const Rows& rows, const Columns& columns, bool silu, const T* x, T* y) {
-  silu ? rows_norm_with<true>(rows, columns, x, y) : rows_norm_with<false>(rows, columns, x, y);
+  each_block(rows, [&](int64_t row, int64_t first, auto count) {
+    float z[kBlock] = {}, s[kBlock];
+    norm_block(columns, first, count, x + row + first, z);
+    if (silu) sigmoids(z, s);
+    T* const to = y + row + first;
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) store(to[i], silu ? z[i] * s[i] : z[i]);
+  });
 }
 
 /// Of y = silu(z): dz = dy s (1 + z (1 - s)).
-template <bool kSilu, class T>
-void rows_norm_backward_sums_with(const Rows& rows,
-                                  const Columns& columns,
-                                  const T* dy,
-                                  const T* x,
-                                  float* dz,
-                                  float* sum,
-                                  float* product) {
-  const int64_t width = rows.width;
-  for (int64_t i = 0; i < width; ++i) sum[i] = product[i] = 0;
-  for (int64_t row = 0; row < rows.rows; ++row) {
-    const T* const from = x + row * width;
-    const T* const from_dy = dy + row * width;
-    float* const to = dz + row * width;
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      const float d = load(from[i]) - columns.center[i];
-      float found = load(from_dy[i]);
-      if constexpr (kSilu) {
-        const float z = d * columns.factor[i] + columns.shift[i];
-        const float s = sigmoid(z);
-        found = found * (s + z * s * (1.0f - s));
-      }
-      to[i] = found;
-      sum[i] += found;
-      product[i] += found * d;
-    }
-  }
-}
-
 template <class T>
 void rows_norm_backward_sums(const Rows& rows,
                              const Columns& columns,
@@ -146,9 +137,26 @@ void rows_norm_backward_sums(const Rows& rows,
                              float* dz,
                              float* sum,
                              float* product) {
-  const auto with =
-      silu ? &rows_norm_backward_sums_with<true, T> : &rows_norm_backward_sums_with<false, T>;
-  with(rows, columns, dy, x, dz, sum, product);
+  for (int64_t i = 0; i < rows.width; ++i) sum[i] = product[i] = 0;
+  each_block(rows, [&](int64_t row, int64_t first, auto count) {
+    const T *const from = x + row + first, *const from_dy = dy + row + first;
+    float z[kBlock] = {}, s[kBlock];
+    if (silu) {
+      norm_block(columns, first, count, from, z);
+      sigmoids(z, s);
+    }
+    float* const to = dz + row + first;
+    const float* const center = columns.center + first;
+    float *const to_sum = sum + first, *const to_product = product + first;
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const float slope = silu ? s[i] + z[i] * s[i] * (1.0f - s[i]) : 1.0f;
+      const float found = load(from_dy[i]) * slope;
+      to[i] = found;
+      to_sum[i] += found;
+      to_product[i] += found * (load(from[i]) - center[i]);
+    }
+  });
 }
 
 template <class T>
