@@ -134,19 +134,19 @@ struct FilterTaps {
 /// The other parts of a convolution by tiles.
 struct Winograd {
   int64_t places;  ///< of a tile
-  /// Filters -> [places, in, out], of the channels `first` to `last` of `in`
+  /// Filters -> [places, in, out], of the channels `first` to `last` of `in`; places are `step` apart, here and below
   void (*tiles_of_weights)(const FilterTaps& taps,
                            int64_t first,
                            int64_t last,
                            int64_t out,
-                           int64_t in,
+                           int64_t step,
                            const float* w,
                            float* u);
   /// Filters -> [places, out, width], of the filters `first` to `last` of `out` and the first `width` channels
   void (*tiles_of_filters)(const FilterTaps& taps,
                            int64_t first,
                            int64_t last,
-                           int64_t out,
+                           int64_t step,
                            int64_t width,
                            const float* w,
                            float* u);
@@ -154,7 +154,7 @@ struct Winograd {
   void (*weights_of_tiles)(const FilterTaps& taps,
                            int64_t first,
                            int64_t last,
-                           int64_t out,
+                           int64_t step,
                            int64_t in,
                            int64_t row,
                            const float* u,

@@ -73,7 +73,7 @@ class Tiles {
                 at::Tensor& y) const {
     const float* const w = weight.const_data_ptr<float>();
     const int64_t channels = from.maps.front().channels;
-    multiply(x, from, out_, to, bias, y, [&](const WeightPart& part, float* u) {
+    multiply(x, from, out_, to, bias, y, [&](const WeightPart& part, const at::Tensor& u) {
       for (size_t i = 0; i < from.taps.size(); ++i) {
         const int64_t before = static_cast<int64_t>(i) * channels;
         const int64_t begin = std::max<int64_t>(part.begin - before, 0);
@@ -83,9 +83,9 @@ class Tiles {
                                begin,
                                end,
                                part.count,
-                               in_,
+                               u.size(1),
                                w + part.first * from.taps[i].filter,
-                               u + before * part.count);
+                               u.mutable_data_ptr<float>() + before * part.count);
       }
     });
   }
@@ -98,9 +98,14 @@ class Tiles {
               const at::Tensor& bias,
               at::Tensor& dx) const {
     const float* const w = weight.const_data_ptr<float>();
-    multiply(dy, from, in_, to, bias, dx, [&](const WeightPart& part, float* u) {
-      loop_.tiles_of_filters(
-          from.taps.front(), part.begin, part.end, out_, part.count, w + part.first, u);
+    multiply(dy, from, in_, to, bias, dx, [&](const WeightPart& part, const at::Tensor& u) {
+      loop_.tiles_of_filters(from.taps.front(),
+                             part.begin,
+                             part.end,
+                             u.size(1),
+                             part.count,
+                             w + part.first,
+                             u.mutable_data_ptr<float>());
     });
   }
 
@@ -114,7 +119,7 @@ class Tiles {
     const bool all_tiles = takes_all_tiles(in_ + out_, out_);
     const int64_t block = all_tiles ? tiles_ : tiles_of_block(in_ + out_);
     const at::Tensor v = room(block, in_), z = room(block, out_);
-    const at::Tensor u = all_tiles ? at::Tensor() : at::zeros({places_ * out_ * in_}, at::kFloat);
+    const at::Tensor u = all_tiles ? at::Tensor() : room(out_, in_).zero_();
     float* const to_v = v.mutable_data_ptr<float>();
     float* const to_z = z.mutable_data_ptr<float>();
     const int64_t v_step = v.size(1), z_step = z.size(1);
@@ -137,12 +142,12 @@ class Tiles {
                        in_,
                        to_z + place * z_step,
                        to_v + place * v_step,
-                       u.mutable_data_ptr<float>() + place * out_ * in_);
+                       u.mutable_data_ptr<float>() + place * u.size(1));
       });
     }
     if (!all_tiles) {
       at::parallel_for(0, out_, grain(transform() * in_), [&](int64_t begin, int64_t end) {
-        weights_of(from, begin, end, out_, u.const_data_ptr<float>(), to);
+        weights_of(from, begin, end, u, to);
       });
       return;
     }
@@ -150,7 +155,7 @@ class Tiles {
                channels_of_block(in_, out_),
                places_ * tiles_ * in_,
                [&](int64_t first, int64_t count) {
-                 const at::Tensor own = at::zeros({places_ * count * in_}, at::kFloat);
+                 const at::Tensor own = room(count, in_).zero_();
                  float* const sums = own.mutable_data_ptr<float>();
                  for (int64_t place = 0; place < places_; ++place) {
                    loop_.gradient(tiles_,
@@ -159,9 +164,9 @@ class Tiles {
                                   in_,
                                   to_z + place * z_step + first,
                                   to_v + place * v_step,
-                                  sums + place * count * in_);
+                                  sums + place * own.size(1));
                  }
-                 weights_of(from, 0, count, count, sums, to + first * from.taps.front().filter);
+                 weights_of(from, 0, count, own, to + first * from.taps.front().filter);
                });
   }
 
@@ -183,16 +188,12 @@ class Tiles {
   }
 
   /// Filters `first` to `last` of the weight's gradient. @param u [places, out, in]
-  void weights_of(const Sources& from,
-                  int64_t first,
-                  int64_t last,
-                  int64_t out,
-                  const float* u,
-                  float* w) const {
+  void weights_of(
+      const Sources& from, int64_t first, int64_t last, const at::Tensor& u, float* w) const {
     const int64_t channels = from.maps.front().channels;
     for (size_t i = 0; i < from.taps.size(); ++i) {
-      loop_.weights_of_tiles(
-          from.taps[i], first, last, out, channels, in_, u + static_cast<int64_t>(i) * channels, w);
+      const float* const of_source = u.const_data_ptr<float>() + static_cast<int64_t>(i) * channels;
+      loop_.weights_of_tiles(from.taps[i], first, last, u.size(1), channels, in_, of_source, w);
     }
   }
 
@@ -232,7 +233,7 @@ class Tiles {
                     in,
                     out,
                     from + place * v.size(1),
-                    with + place * in * out,
+                    with + place * u.size(1),
                     to + place * m.size(1));
     }
   }
@@ -256,11 +257,9 @@ class Tiles {
     });
     each_block(
         out, channels_of_block(in, out), places_ * tiles_ * in, [&](int64_t first, int64_t count) {
-          const at::Tensor u = at::cpu::empty({places_ * in * count}, at::kFloat),
-                           m = room(tiles_, count);
-          float* const to_u = u.mutable_data_ptr<float>();
+          const at::Tensor u = room(in, count), m = room(tiles_, count);
           float* const to_m = m.mutable_data_ptr<float>();
-          weights(WeightPart{first, count, 0, in}, to_u);
+          weights(WeightPart{first, count, 0, in}, u);
           multiply_places(tiles_, in, count, v, u, m);
           maps.pixels_of_tiles(to,
                                0,
@@ -284,13 +283,11 @@ class Tiles {
                                 const Weights& weights,
                                 T* y) const {
     const int64_t in = from.channels();
-    const at::Tensor u = at::cpu::empty({places_ * in * out}, at::kFloat);
-    float* const to_u = u.mutable_data_ptr<float>();
+    const at::Tensor u = room(in, out);
     const int64_t units = in / loops::kTileChannels;
     at::parallel_for(
         0, units, grain(transform() * loops::kTileChannels * out), [&](int64_t begin, int64_t end) {
-          weights(WeightPart{0, out, begin * loops::kTileChannels, end * loops::kTileChannels},
-                  to_u);
+          weights(WeightPart{0, out, begin * loops::kTileChannels, end * loops::kTileChannels}, u);
         });
     const int64_t tiles = tiles_of_block(in + out, at::get_num_threads());
     const int64_t blocks = (tiles_ + tiles - 1) / tiles;
@@ -336,8 +333,8 @@ class Tiles {
   }
 
   /// [places, numbers of a place]: a little more than needed, so that places do not share lines of the cache
-  at::Tensor room(int64_t tiles, int64_t channels) const {
-    return at::cpu::empty({places_, tiles * channels + loops::kTileChannels}, at::kFloat);
+  at::Tensor room(int64_t rows, int64_t channels) const {
+    return at::cpu::empty({places_, rows * channels + loops::kTileChannels}, at::kFloat);
   }
 
   /// As many products take as long as the numbers of a pixel or weight.

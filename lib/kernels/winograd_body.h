@@ -21,85 +21,80 @@ inline constexpr int kPoints = Taps + 3;
 template <int Taps>
 inline constexpr int kPlaces = kPoints<Taps>* kPoints<Taps>;
 
-/// Of as many pixels in a line as there are points. Elements of `to` and `from` are `step` apart.
+/// Of as many pixels in a line as there are points. Elements of `to` are `step` apart.
 template <int Taps, class V>
-inline void of_pixels(const V* from, int step, V* to, int to_step) {
-  const V d0 = from[0], d1 = from[step], d2 = from[2 * step];
-  const V d3 = from[3 * step], d4 = from[4 * step];
+inline void of_pixels(const V* from, V* to, int step) {
+  const V d0 = from[0], d1 = from[1], d2 = from[2], d3 = from[3], d4 = from[4];
   const V even_a = d4 - kB2 * d2, odd_a = kA * (d3 - kB2 * d1);
   const V even_b = d4 - kA2 * d2, odd_b = kB * (d3 - kA2 * d1);
   to[0] = (kA2 * kB2) * d0 - (kA2 + kB2) * d2 + d4;
-  to[to_step] = even_a + odd_a;
-  to[2 * to_step] = even_a - odd_a;
-  to[3 * to_step] = even_b + odd_b;
-  to[4 * to_step] = even_b - odd_b;
+  to[step] = even_a + odd_a;
+  to[2 * step] = even_a - odd_a;
+  to[3 * step] = even_b + odd_b;
+  to[4 * step] = even_b - odd_b;
   if constexpr (Taps == 3) {
-    to[5 * to_step] = (kA2 * kB2) * d1 - (kA2 + kB2) * d3 + from[5 * step];
+    to[5 * step] = (kA2 * kB2) * d1 - (kA2 + kB2) * d3 + from[5];
   }
 }
 
 /// Of the weights in a line.
 template <int Taps, class V>
-inline void of_weights(const V* from, int step, V* to, int to_step) {
-  const V g0 = from[0], g1 = from[step];
+inline void of_weights(const V* from, V* to, int step) {
+  const V g0 = from[0], g1 = from[1];
   V even_a, even_b;
   if constexpr (Taps == 3) {
-    const V g2 = from[2 * step];
+    const V g2 = from[2];
     even_a = kOfA * g0 + (kOfA * kA2) * g2;
     even_b = kOfB * g0 + (kOfB * kB2) * g2;
-    to[5 * to_step] = g2;
+    to[5 * step] = g2;
   } else {
     even_a = kOfA * g0;
     even_b = kOfB * g0;
   }
   const V odd_a = (kOfA * kA) * g1, odd_b = (kOfB * kB) * g1;
   to[0] = kOf0 * g0;
-  to[to_step] = even_a + odd_a;
-  to[2 * to_step] = even_a - odd_a;
-  to[3 * to_step] = even_b + odd_b;
-  to[4 * to_step] = even_b - odd_b;
+  to[step] = even_a + odd_a;
+  to[2 * step] = even_a - odd_a;
+  to[3 * step] = even_b + odd_b;
+  to[4 * step] = even_b - odd_b;
 }
 
 /// The transpose of of_weights().
 template <int Taps, class V>
-inline void to_weights(const V* from, int step, V* to, int to_step) {
-  const V sum_a = from[step] + from[2 * step], difference_a = from[step] - from[2 * step];
-  const V sum_b = from[3 * step] + from[4 * step], difference_b = from[3 * step] - from[4 * step];
+inline void to_weights(const V* from, V* to, int step) {
+  const V sum_a = from[1] + from[2], difference_a = from[1] - from[2];
+  const V sum_b = from[3] + from[4], difference_b = from[3] - from[4];
   to[0] = kOf0 * from[0] + kOfA * sum_a + kOfB * sum_b;
-  to[to_step] = (kOfA * kA) * difference_a + (kOfB * kB) * difference_b;
+  to[step] = (kOfA * kA) * difference_a + (kOfB * kB) * difference_b;
   if constexpr (Taps == 3) {
-    to[2 * to_step] = (kOfA * kA2) * sum_a + (kOfB * kB2) * sum_b + from[5 * step];
+    to[2 * step] = (kOfA * kA2) * sum_a + (kOfB * kB2) * sum_b + from[5];
   }
 }
 
 /// Four pixels in a line of what the products are.
 template <int Taps, class V>
-inline void to_pixels(const V* from, int step, V* to, int to_step) {
-  const V sum_a = from[step] + from[2 * step], difference_a = from[step] - from[2 * step];
-  const V sum_b = from[3 * step] + from[4 * step], difference_b = from[3 * step] - from[4 * step];
+inline void to_pixels(const V* from, V* to, int step) {
+  const V sum_a = from[1] + from[2], difference_a = from[1] - from[2];
+  const V sum_b = from[3] + from[4], difference_b = from[3] - from[4];
   to[0] = from[0] + sum_a + sum_b;
-  to[to_step] = kA * difference_a + kB * difference_b;
-  to[2 * to_step] = kA2 * sum_a + kB2 * sum_b;
-  const V last = kA3 * difference_a + kB3 * difference_b;
-  if constexpr (Taps == 3) {
-    to[3 * to_step] = last + from[5 * step];
-  } else {
-    to[3 * to_step] = last;
-  }
+  to[step] = kA * difference_a + kB * difference_b;
+  to[2 * step] = kA2 * sum_a + kB2 * sum_b;
+  to[3 * step] = kA3 * difference_a + kB3 * difference_b;
+  if constexpr (Taps == 3) to[3 * step] += from[5];
 }
 
 /// The transpose of to_pixels().
 template <int Taps, class V>
-inline void of_gradients(const V* from, int step, V* to, int to_step) {
-  const V y0 = from[0], y1 = from[step], y2 = from[2 * step], y3 = from[3 * step];
+inline void of_gradients(const V* from, V* to, int step) {
+  const V y0 = from[0], y1 = from[1], y2 = from[2], y3 = from[3];
   const V even_a = y0 + kA2 * y2, odd_a = kA * y1 + kA3 * y3;
   const V even_b = y0 + kB2 * y2, odd_b = kB * y1 + kB3 * y3;
   to[0] = y0;
-  to[to_step] = even_a + odd_a;
-  to[2 * to_step] = even_a - odd_a;
-  to[3 * to_step] = even_b + odd_b;
-  to[4 * to_step] = even_b - odd_b;
-  if constexpr (Taps == 3) to[5 * to_step] = y3;
+  to[step] = even_a + odd_a;
+  to[2 * step] = even_a - odd_a;
+  to[3 * step] = even_b + odd_b;
+  to[4 * step] = even_b - odd_b;
+  if constexpr (Taps == 3) to[5 * step] = y3;
 }
 
 /// Tiles in a line of pixels of a map.
@@ -109,6 +104,7 @@ inline int64_t tiles_in(int64_t pixels, int64_t step) {
 
 /// Reads a square of `Side` pixels of each tile, zero outside of the map, of kLanes channels each; `transform` works on a
 /// line, which makes Points * Points numbers of the square. They go to out + place * step_of_place + tile * row.
+/// Few registers hold no square: a line is read, transformed and written at a time.
 template <int Side, int Points, class T, class Transform>
 inline void transform_tiles(const TileMap& s,
                             int64_t first,
@@ -120,36 +116,32 @@ inline void transform_tiles(const TileMap& s,
                             const Transform& transform) {
   const int64_t c = s.channels, across = tiles_in(s.width, s.step),
                 down = tiles_in(s.height, s.step);
-  const int64_t reach = (Side - 1) * s.step;
+  const int64_t reach = (Side - 1) * s.step, right = s.step * c, below = right * s.width;
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t sample = tile / (across * down);
     const int64_t y = tile / across % down * 4 * s.step - s.top,
                   x = tile % across * 4 * s.step - s.left;
     const T* const from = map + ((sample * s.height + y) * s.width + x) * c;
     const bool inside = y >= 0 && x >= 0 && y + reach < s.height && x + reach < s.width;
-    float* const to = out + (tile - first) * row;
+    const auto is_in = [&](int ky, int kx) {
+      const int64_t at_y = y + ky * s.step, at_x = x + kx * s.step;
+      return at_y >= 0 && at_y < s.height && at_x >= 0 && at_x < s.width;
+    };
     for (int64_t i = 0; i < c; i += kLanes) {
-      Vector pixels[Side * Side], half[Points * Side], whole[Points * Points];
-      if (inside) {
-        for (int ky = 0; ky < Side; ++ky) {
-          for (int kx = 0; kx < Side; ++kx) {
-            pixels[ky * Side + kx] = load_vector(from + (ky * s.width + kx) * s.step * c + i);
-          }
-        }
-      } else {
-        for (int ky = 0; ky < Side; ++ky) {
-          for (int kx = 0; kx < Side; ++kx) {
-            const int64_t at_y = y + ky * s.step, at_x = x + kx * s.step;
-            const bool in = at_y >= 0 && at_y < s.height && at_x >= 0 && at_x < s.width;
-            pixels[ky * Side + kx] =
-                in ? load_vector(from + (ky * s.width + kx) * s.step * c + i) : Vector{};
-          }
-        }
+      Vector half[Points * Side];
+      for (int kx = 0; kx < Side; ++kx) {
+        Vector pixels[Side];
+        const T* pixel = from + kx * right + i;
+        for (int ky = 0; ky < Side; ++ky, pixel += below)
+          pixels[ky] = inside || is_in(ky, kx) ? load_vector(pixel) : Vector{};
+        transform(pixels, half + kx, Side);
       }
-      for (int kx = 0; kx < Side; ++kx) transform(pixels + kx, Side, half + kx, Side);
-      for (int ky = 0; ky < Points; ++ky) transform(half + ky * Side, 1, whole + ky * Points, 1);
-      for (int place = 0; place < Points * Points; ++place)
-        store_vector(to + place * step_of_place + i, whole[place]);
+      float* to = out + (tile - first) * row + i;
+      for (int ky = 0; ky < Points; ++ky) {
+        Vector line[Points];
+        transform(half + ky * Side, line, 1);
+        for (int kx = 0; kx < Points; ++kx, to += step_of_place) store_vector(to, line[kx]);
+      }
     }
   }
 }
@@ -163,31 +155,24 @@ void tiles_of_pixels(const TileMap& s,
                      const T* x,
                      float* v) {
   constexpr int kSide = kPoints<Taps>;
-  transform_tiles<kSide, kSide>(s,
-                                first,
-                                last,
-                                x,
-                                step_of_place,
-                                row,
-                                v,
-                                [](const Vector* from, int step, Vector* to, int to_step) {
-                                  of_pixels<Taps>(from, step, to, to_step);
-                                });
+  transform_tiles<kSide, kSide>(
+      s, first, last, x, step_of_place, row, v, [](const Vector* from, Vector* to, int to_step) {
+        of_pixels<Taps>(from, to, to_step);
+      });
 }
 
 template <int Taps, class T>
 void tiles_of_gradients(
     const TileMap& s, int64_t first, int64_t last, int64_t step_of_place, const T* dy, float* z) {
-  transform_tiles<4, kPoints<Taps>>(s,
-                                    first,
-                                    last,
-                                    dy,
-                                    step_of_place,
-                                    s.channels,
-                                    z,
-                                    [](const Vector* from, int step, Vector* to, int to_step) {
-                                      of_gradients<Taps>(from, step, to, to_step);
-                                    });
+  transform_tiles<4, kPoints<Taps>>(
+      s,
+      first,
+      last,
+      dy,
+      step_of_place,
+      s.channels,
+      z,
+      [](const Vector* from, Vector* to, int to_step) { of_gradients<Taps>(from, to, to_step); });
 }
 
 template <int Taps, class T>
@@ -213,33 +198,39 @@ void pixels_of_tiles(const TileMap& s,
     T* const to = y + ((sample * s.height + row) * s.width + column) * c;
     const float* const from = m + (tile - first) * width;
     for (int64_t i = 0; i < width; i += kLanes) {
-      Vector whole[kPlaces<Taps>], half[4 * kSide], pixels[16];
-      for (int place = 0; place < kPlaces<Taps>; ++place)
-        whole[place] = load_vector(from + place * step_of_place + i);
-      for (int kx = 0; kx < kSide; ++kx) to_pixels<Taps>(whole + kx, kSide, half + kx, kSide);
-      for (int ky = 0; ky < 4; ++ky) to_pixels<Taps>(half + ky * kSide, 1, pixels + ky * 4, 1);
+      Vector half[4 * kSide];
+      for (int kx = 0; kx < kSide; ++kx) {
+        Vector places[kSide];
+        for (int ky = 0; ky < kSide; ++ky)
+          places[ky] = load_vector(from + (ky * kSide + kx) * step_of_place + i);
+        to_pixels<Taps>(places, half + kx, kSide);
+      }
       const Vector add = bias != nullptr ? load_vector(bias + i) : Vector{};
       for (int64_t ky = 0; ky < rows; ++ky) {
-        for (int64_t kx = 0; kx < columns; ++kx) {
-          store_vector(to + (ky * s.width + kx) * s.step * c + i, pixels[ky * 4 + kx] + add);
-        }
+        Vector pixels[4];
+        to_pixels<Taps>(half + ky * kSide, pixels, 1);
+        for (int64_t kx = 0; kx < columns; ++kx)
+          store_vector(to + (ky * s.width + kx) * s.step * c + i, pixels[kx] + add);
       }
     }
   }
 }
 
-/// The numbers of the taps of a filter, kLanes channels from `w` on.
+/// The numbers of the taps of a filter, kLanes channels from `w` on, to places that are `step` apart.
 template <int Taps>
-inline void weights_at(const float* w, const FilterTaps& taps, Vector* whole) {
-  Vector g[Taps * Taps], half[kPoints<Taps> * Taps];
-  for (int ky = 0; ky < Taps; ++ky) {
-    for (int kx = 0; kx < Taps; ++kx) {
-      g[ky * Taps + kx] = load_vector(w + taps.first + ky * taps.row + kx * taps.column);
-    }
+inline void tile_of_filter(const float* w, const FilterTaps& taps, int64_t step, float* to) {
+  Vector half[kPoints<Taps> * Taps];
+  for (int kx = 0; kx < Taps; ++kx) {
+    Vector g[Taps];
+    for (int ky = 0; ky < Taps; ++ky)
+      g[ky] = load_vector(w + taps.first + ky * taps.row + kx * taps.column);
+    of_weights<Taps>(g, half + kx, Taps);
   }
-  for (int kx = 0; kx < Taps; ++kx) of_weights<Taps>(g + kx, Taps, half + kx, Taps);
-  for (int ky = 0; ky < kPoints<Taps>; ++ky)
-    of_weights<Taps>(half + ky * Taps, 1, whole + ky * kPoints<Taps>, 1);
+  for (int ky = 0; ky < kPoints<Taps>; ++ky) {
+    Vector line[kPoints<Taps>];
+    of_weights<Taps>(half + ky * Taps, line, 1);
+    for (int kx = 0; kx < kPoints<Taps>; ++kx, to += step) store_vector(to, line[kx]);
+  }
 }
 
 /// The rows of a square become its columns, by halves, quarters, ... of it.
@@ -268,26 +259,28 @@ void tiles_of_weights(const FilterTaps& taps,
                       int64_t first,
                       int64_t last,
                       int64_t out,
-                      int64_t in,
+                      int64_t step_of_place,
                       const float* w,
                       float* u) {
   for (int64_t i = first; i < last; i += kLanes) {
     for (int64_t o = 0; o < out; o += kLanes) {
-      float block[kPlaces<Taps>][kLanes][kLanes];
-      for (int64_t row = 0; row < kLanes; ++row) {
-        Vector whole[kPlaces<Taps>];
-        weights_at<Taps>(w + (o + row) * taps.filter + i, taps, whole);
-        for (int place = 0; place < kPlaces<Taps>; ++place)
-          store_vector(block[place][row], whole[place]);
-      }
-      for (int place = 0; place < kPlaces<Taps>; ++place) {
-        float* const to = u + (place * in + i) * out + o;
+      float block[Taps * Taps][kLanes][kLanes];  // of taps, channels and filters
+      for (int tap = 0; tap < Taps * Taps; ++tap) {
+        const float* from =
+            w + o * taps.filter + taps.first + tap / Taps * taps.row + tap % Taps * taps.column + i;
         Vector rows[kLanes];
-        for (int64_t row = 0; row < kLanes; ++row) rows[row] = load_vector(block[place][row]);
+        for (int64_t row = 0; row < kLanes; ++row, from += taps.filter)
+          rows[row] = load_vector(from);
         turn<kLanes / 2>(rows);
-        for (int64_t column = 0; column < kLanes; ++column) {
-          store_vector(to + column * out, rows[column]);
-        }
+        for (int64_t channel = 0; channel < kLanes; ++channel)
+          store_vector(block[tap][channel], rows[channel]);
+      }
+      constexpr int64_t kTap = kLanes * kLanes;
+      for (int64_t channel = 0; channel < kLanes; ++channel) {
+        tile_of_filter<Taps>(block[0][channel],
+                             {.filter = 0, .first = 0, .row = Taps * kTap, .column = kTap},
+                             step_of_place,
+                             u + (i + channel) * out + o);
       }
     }
   }
@@ -298,18 +291,13 @@ template <int Taps>
 void tiles_of_filters(const FilterTaps& taps,
                       int64_t first,
                       int64_t last,
-                      int64_t out,
+                      int64_t step_of_place,
                       int64_t width,
                       const float* w,
                       float* u) {
   for (int64_t o = first; o < last; ++o) {
-    for (int64_t i = 0; i < width; i += kLanes) {
-      Vector whole[kPlaces<Taps>];
-      weights_at<Taps>(w + o * taps.filter + i, taps, whole);
-      for (int place = 0; place < kPlaces<Taps>; ++place) {
-        store_vector(u + (place * out + o) * width + i, whole[place]);
-      }
-    }
+    for (int64_t i = 0; i < width; i += kLanes)
+      tile_of_filter<Taps>(w + o * taps.filter + i, taps, step_of_place, u + o * width + i);
   }
 }
 
@@ -318,7 +306,7 @@ template <int Taps>
 void weights_of_tiles(const FilterTaps& taps,
                       int64_t first,
                       int64_t last,
-                      int64_t out,
+                      int64_t step_of_place,
                       int64_t in,
                       int64_t row,
                       const float* u,
@@ -326,15 +314,20 @@ void weights_of_tiles(const FilterTaps& taps,
   constexpr int kSide = kPoints<Taps>;
   for (int64_t o = first; o < last; ++o) {
     for (int64_t i = 0; i < in; i += kLanes) {
-      Vector whole[kPlaces<Taps>], half[Taps * kSide], g[Taps * Taps];
-      for (int place = 0; place < kPlaces<Taps>; ++place)
-        whole[place] = load_vector(u + (place * out + o) * row + i);
-      for (int kx = 0; kx < kSide; ++kx) to_weights<Taps>(whole + kx, kSide, half + kx, kSide);
-      for (int ky = 0; ky < Taps; ++ky) to_weights<Taps>(half + ky * kSide, 1, g + ky * Taps, 1);
+      Vector half[Taps * kSide];
+      const float* from = u + o * row + i;
+      for (int kx = 0; kx < kSide; ++kx, from += step_of_place) {
+        Vector places[kSide];
+        for (int ky = 0; ky < kSide; ++ky)
+          places[ky] = load_vector(from + ky * kSide * step_of_place);
+        to_weights<Taps>(places, half + kx, kSide);
+      }
       float* const to = w + o * taps.filter + taps.first + i;
       for (int ky = 0; ky < Taps; ++ky) {
+        Vector g[Taps];
+        to_weights<Taps>(half + ky * kSide, g, 1);
         for (int kx = 0; kx < Taps; ++kx)
-          store_vector(to + ky * taps.row + kx * taps.column, g[ky * Taps + kx]);
+          store_vector(to + ky * taps.row + kx * taps.column, g[kx]);
       }
     }
   }
