@@ -403,12 +403,13 @@ at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
   const int64_t batch = x.size(0);
   const double tokens = mean_values_ ? static_cast<double>(x.size(2) * x.size(3)) : 1.0;
   const at::Tensor normed = norm_->forward(map_to_tokens(x));
-  // 3 x [B, N, heads, d]
   const std::vector<at::Tensor> qkv =
       to_qkv_->forward(normed).view({batch, -1, 3, heads_, dim_head_}).unbind(2);
-  const at::Tensor q = qkv[0].softmax(-1).transpose(1, 2);
-  const at::Tensor k = qkv[1].softmax(1).transpose(1, 2);
-  const at::Tensor v = (unit_values_ ? l2_normalize(qkv[2]) : qkv[2]).transpose(1, 2);
+  // [B, heads, N, d]: one copy here, in place of one for each of the operations on it.
+  const auto by_head = [&](size_t i) { return qkv[i].transpose(1, 2).contiguous(); };
+  const at::Tensor q = by_head(0).softmax(-1);
+  const at::Tensor k = by_head(1).softmax(2);
+  const at::Tensor v = unit_values_ ? l2_normalize(by_head(2)) : by_head(2);
   // The reference scales q by d^-1/2 and, since 1.4.0, both k and v by N^-1/2.
   const double scale = 1.0 / (tokens * std::sqrt(static_cast<double>(dim_head_)));
   const at::Tensor context = at::matmul(k.transpose(-1, -2), v) * scale;  // [B, heads, d, d]
