@@ -42,6 +42,13 @@ def prepare(arguments, name, folder):
     return path
 
 
+def size_after_next_step(trace, process):
+    before = trace.stat().st_size
+    while trace.stat().st_size == before and process.poll() is None:
+        time.sleep(0.01)
+    return trace.stat().st_size
+
+
 def samples_per_second(arguments, config, setting):
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     if setting[0].isdigit():
@@ -61,15 +68,13 @@ def samples_per_second(arguments, config, setting):
                 raise SystemExit(f"{setting}: no batch came\n{process.stderr.read().decode()[-2000:]}")
             time.sleep(0.01)
         time.sleep(2)
-        before, begin = trace.stat().st_size, time.monotonic()
+        before, begin = size_after_next_step(trace, process), time.monotonic()
         time.sleep(arguments.seconds)
-        while trace.stat().st_size == before and process.poll() is None:  # a step takes longer than that
-            time.sleep(0.01)
-        content, seconds = trace.read_bytes(), time.monotonic() - begin
+        after, seconds = size_after_next_step(trace, process), time.monotonic() - begin
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    lines = content[before:].decode().splitlines()
+    lines = trace.read_bytes()[before:after].decode().splitlines()
     return sum(len(json.loads(line)["keys"]) for line in lines if line.endswith("}") and '"train"' in line) / seconds
 
 
