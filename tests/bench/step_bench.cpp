@@ -90,8 +90,8 @@ void serve(Bench& bench) {
 int measure(Bench& bench, int skipped, int steps, bool bf16, const std::string& how) {
   bool is_whole = true;
   if (how == "account") {
-    const auto fastest = [](bool bf16) {
-      const json found = peaks(bf16, 1);
+    const auto fastest = [](bool in_half) {
+      const json found = peaks(in_half, 1);
       return 1e9 * std::max(found["gemm_gflops"].get<double>(), found["conv_gflops"].get<double>());
     };
     is_whole = print_account(bench, steps, {fastest(false), bf16 ? fastest(true) : 0.0});
