@@ -354,7 +354,7 @@ TEST_CASE("a unet with frozen weights in bfloat16 takes half the memory and comp
     // The same numbers; biases are added behind the products, not within, and norms of few values
     // amplify the rounding, in the gradients twice.
     test::expect_close(low.out, full.out, 2e-4, "output");
-    test::expect_close(low.gradients, full.gradients, 2e-3, "gradients");
+    test::expect_close(low.gradients, full.gradients, 4e-3, "gradients");
   }
 }
 

@@ -101,7 +101,7 @@ TEST_CASE("time projections of all blocks in one product are the plain form") {
   for (size_t i = 0; i < plain.grads.size(); ++i) {
     INFO("gradient " << i);
     const double largest = plain.grads[i].abs().max().item<double>();
-    CHECK((joined.grads[i] - plain.grads[i]).abs().max().item<double>() <= 1e-3 * largest);
+    CHECK((joined.grads[i] - plain.grads[i]).abs().max().item<double>() <= 2e-3 * largest);
   }
 }
 
