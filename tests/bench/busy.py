@@ -42,13 +42,6 @@ def prepare(arguments, name, folder):
     return path
 
 
-def size_after_next_step(trace, process):
-    before = trace.stat().st_size
-    while trace.stat().st_size == before and process.poll() is None:
-        time.sleep(0.01)
-    return trace.stat().st_size
-
-
 def samples_per_second(arguments, config, setting):
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     if setting[0].isdigit():
@@ -67,15 +60,19 @@ def samples_per_second(arguments, config, setting):
             if process.poll() is not None:
                 raise SystemExit(f"{setting}: no batch came\n{process.stderr.read().decode()[-2000:]}")
             time.sleep(0.01)
-        time.sleep(2)
-        before, begin = size_after_next_step(trace, process), time.monotonic()
-        time.sleep(arguments.seconds)
-        after, seconds = size_after_next_step(trace, process), time.monotonic() - begin
+        ends = []  # of steps: bytes of the trace, and when
+        for pause in (2, arguments.seconds):
+            time.sleep(pause)
+            size = trace.stat().st_size
+            while trace.stat().st_size == size and process.poll() is None:
+                time.sleep(0.01)
+            ends.append((trace.stat().st_size, time.monotonic()))
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    lines = trace.read_bytes()[before:after].decode().splitlines()
-    return sum(len(json.loads(line)["keys"]) for line in lines if line.endswith("}") and '"train"' in line) / seconds
+    (first, begin), (last, end) = ends
+    lines = trace.read_bytes()[first:last].decode().splitlines()
+    return sum(len(json.loads(line)["keys"]) for line in lines if line.endswith("}") and '"train"' in line) / (end - begin)
 
 
 def main():
