@@ -65,7 +65,7 @@ inline void sigmoids(const float* z, float* s) {
   }
 }
 
-/// Calls `block(first, count)` for the blocks of all rows. The count of whole ones is a constant.
+/// Calls `block(start of the row, first column, count)` for the blocks of all rows. The count of whole ones is a constant.
 template <class Block>
 void each_block(const Rows& rows, const Block& block) {
   for (int64_t row = 0; row < rows.rows; ++row) {
