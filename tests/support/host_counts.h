@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 namespace dalle2::test {
@@ -27,8 +28,9 @@ struct HostCounts {
 
 namespace host_counts {
 
+inline std::mutex mutex;  ///< of what lanes share: all but `convolutions`
 inline HostCounts* current = nullptr;
-inline int64_t convolutions = 0;  ///< that are open
+inline thread_local int64_t convolutions = 0;  ///< that are open
 
 class Memory : public c10::MemoryReportingInfoBase {
  public:
@@ -37,6 +39,7 @@ class Memory : public c10::MemoryReportingInfoBase {
                          size_t /*allocated*/,
                          size_t /*reserved*/,
                          c10::Device /*device*/) override {
+    const std::lock_guard lock(mutex);
     live += bytes;
     peak = std::max(peak, live);
     if (bytes <= 0) return;
@@ -52,6 +55,7 @@ struct Convolution : at::ObserverContext {};
 
 inline std::unique_ptr<at::ObserverContext> on_call(const at::RecordFunction& call) {
   const std::string name = call.name();
+  const std::lock_guard lock(mutex);
   ++current->operations;
   ++current->by_name[name];
   if (convolutions == 0) ++current->own_operations;
@@ -66,7 +70,7 @@ inline void on_end(const at::RecordFunction& /*call*/, at::ObserverContext* cont
 
 }  // namespace host_counts
 
-/// What `work` does on this thread; backward passes on the CPU run on the thread that asks for them.
+/// What `work` does on this thread and its lanes; backward passes on the CPU run on the thread that asks for them.
 inline HostCounts host_counts_of(const std::function<void()>& work) {
   HostCounts counts;
   host_counts::current = &counts;
