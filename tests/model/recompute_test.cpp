@@ -99,7 +99,7 @@ TEST_CASE("time projections of all blocks in one product are the plain form") {
   CHECK(of_plain.by_name["aten::split_with_sizes"] == 0);
   CHECK(at::allclose(joined.out, plain.out, 1e-4, 1e-5));
   for (size_t i = 0; i < plain.grads.size(); ++i) {
-    INFO("gradient " << i);
+    INFO("gradient " << i);  // of float64: joined is off by up to 6.4e-4, plain by up to 4.8e-4
     const double largest = plain.grads[i].abs().max().item<double>();
     CHECK((joined.grads[i] - plain.grads[i]).abs().max().item<double>() <= 2e-3 * largest);
   }
