@@ -15,7 +15,7 @@ constexpr FastShapes kFastShapes = {1, 64};
 #elif defined(__AVX2__)
 constexpr int64_t kLanes = 8;
 constexpr int kTile = 3;
-constexpr FastShapes kFastShapes = {16, 64};
+constexpr FastShapes kFastShapes = {8, 64};
 #else
 constexpr int64_t kLanes = 4;
 constexpr int kTile = 3;
