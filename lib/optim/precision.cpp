@@ -35,17 +35,18 @@ PrecisionChoice choose_precision(std::optional<MixedPrecision> asked,
                                  bool amp,
                                  const HalfPrecisionSupport& support) {
   if (asked) {
-    const bool half = *asked != MixedPrecision::no;
-    return {*asked, half ? "/train/mixed_precision" : ""};
+    const bool is_slow = *asked == MixedPrecision::bf16 && !support.is_gpu && !support.bfloat16;
+    if (is_slow)
+      return {*asked, "this CPU has no bfloat16 instructions: \"no\" is several times faster"};
+    return {*asked, *asked != MixedPrecision::no ? "/train/mixed_precision" : ""};
   }
   if (!amp) {
     const bool is_slow = support.is_gpu && support.bfloat16;
     return {MixedPrecision::no,
             is_slow ? "this GPU has tensor cores for bfloat16, and /train/amp is false" : ""};
   }
-  if (support.bfloat16) {
+  if (support.bfloat16)
     return {MixedPrecision::bf16, "/train/amp: this device has bfloat16 instructions"};
-  }
   if (support.is_gpu) {
     return {MixedPrecision::fp16, "/train/amp: this GPU is older than bfloat16 (before Ampere)"};
   }

@@ -61,6 +61,10 @@ TEST_CASE("amp takes what the device does well, unless a precision is named") {
   CHECK_THAT(chosen({}, true, false, false).reason, Catch::Contains("full precision"));
   CHECK(chosen(MixedPrecision::fp16, true, false, true).precision == MixedPrecision::fp16);
   CHECK(chosen(MixedPrecision::no, true, true, true).precision == MixedPrecision::no);
+  CHECK(chosen(MixedPrecision::bf16, false, true, false).reason == "/train/mixed_precision");
+  CHECK(chosen(MixedPrecision::bf16, false, false, true).reason == "/train/mixed_precision");
+  CHECK_THAT(chosen(MixedPrecision::bf16, false, false, false).reason,
+             Catch::Contains("\"no\" is several times"));
   CHECK_FALSE(half_precision_support(at::kCPU).is_gpu);
 }
 
