@@ -54,8 +54,7 @@ class EmaPytorchRule : public AverageRule {
  public:
   /// @param config within its limits
   explicit EmaPytorchRule(const AveragesConfig& config) : config_(config) {}
-  /// "Hare to tortoise" (arXiv 2406.02596): every update_model_with_ema_every calls `weights` become
-  /// the average.
+  /// "Hare to tortoise" (arXiv 2406.02596): every update_model_with_ema_every calls `weights` become the average.
   void update(const at::Tensor& average,
               const at::Tensor& weights,
               const at::Tensor& skipped = {}) const override;
@@ -80,9 +79,8 @@ class DiffusersRule : public AverageRule {
               const at::Tensor& weights,
               const at::Tensor& skipped = {}) const override;
   double decay() const override { return decay_of(step_ + 1); }
-  /// Of the step-th update, from 1. With s = step - update_after_step - 1: 0 where s <= 0, else
-  /// 1 - (1 + s / inv_gamma)^-power with use_ema_warmup and (1 + s) / (10 + s) without, at most
-  /// `decay`, then at least `min_decay`.
+  /// Of the step-th update, from 1. With s = step - update_after_step - 1: 0 where s <= 0, else, at most `decay`, then at
+  /// least `min_decay`, 1 - (1 + s / inv_gamma)^-power with use_ema_warmup and (1 + s) / (10 + s) without.
   double decay_of(int64_t step) const;
 
  private:

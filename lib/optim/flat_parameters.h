@@ -68,10 +68,9 @@ inline constexpr int64_t kFlatAlignment = 16;
 /// made of the norms of such rows, and a slice of the buffer consists of whole ones.
 inline constexpr int64_t kFlatRow = 1024;
 
-/// Moves the float32 parameters and buffers of a module into one buffer.
-/// Layout: parameters with ndim >= 2 (those that decay), then the others, then the buffers. The
-/// module must not be moved to another device or dtype afterwards; copying into its tensors is what
-/// keeps the views.
+/// Moves the float32 parameters and buffers of a module into one buffer. Layout: parameters with ndim >= 2 (those that
+/// decay), then the others, then the buffers. The module must not be moved to another device or dtype afterwards;
+/// copying into its tensors is what keeps the views.
 class FlatParameters {
  public:
   /// The module's tensors keep their values, their identity and their device.

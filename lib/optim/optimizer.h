@@ -81,8 +81,7 @@ class Optimizer {
   /// Whether step() takes companions: all moments are here, on the CPU.
   bool takes_companions() const;
 
-  /// Counts the last step() once its `found_inf` has turned out to be 0. Call it before the next
-  /// step().
+  /// Counts the last step() once its `found_inf` has turned out to be 0. Call it before the next step().
   void count_update();
 
   /// From now on updates this stretch of the buffer alone and keeps the moments of no other: the

@@ -47,10 +47,9 @@ class GradScaler {
   at::Tensor growth_tracker_;  // [] int32
 };
 
-/// Matrix products and convolutions of this thread are computed in half precision for as long as
-/// the object lives; what needs more digits (norms, losses, sums) stays in float32, as
-/// torch.autocast decides. Run the backward pass outside: it follows the forward pass by itself.
-/// Does nothing for `no`.
+/// Matrix products and convolutions of this thread are computed in half precision for as long as the object lives; what
+/// needs more digits (norms, losses, sums) stays in float32, as torch.autocast decides. Run the backward pass outside:
+/// it follows the forward pass by itself. Does nothing for `no`.
 class Autocast {
  public:
   Autocast(at::DeviceType device, MixedPrecision precision) {

@@ -181,6 +181,7 @@ struct InitCommand {
   bool overwrite = false;
   std::optional<double> minutes;   ///< that the run may take on this machine
   std::optional<int64_t> updates;  ///< that fit into them: run_init() finds out
+  int64_t epochs = 20;             ///< so often the run validates, saves and draws, if they fit
 };
 
 struct ShardsMakeCommand {

@@ -23,10 +23,9 @@ class DecoderTrainer : public Trainer {
   /// Takes out the unets that `unet_training_mask` excludes; the rest is as in Trainer.
   DecoderTrainer(Decoder decoder, const DecoderTrainConfig& config, const at::Device& device);
 
-  /// Forward and backward of one batch, in chunks of the config's max_batch_size (none: the whole
-  /// batch) weighted by their size: loss and gradients are those of the whole batch, and what is
-  /// random is drawn for the whole batch, so the chunk size changes nothing. Gradients add up over
-  /// calls until update().
+  /// Forward and backward of one batch, in chunks of the config's max_batch_size (none: the whole batch) weighted by
+  /// their size: loss and gradients are those of the whole batch, and what is random is drawn for the whole batch, so
+  /// the chunk size changes nothing. Gradients add up over calls until update().
   /// @param share of the batch in the update, where several make one
   /// @return the loss times the weight of `share`
   /// @throws ConfigError for a unet that is not there or not trained; DataError for an empty batch

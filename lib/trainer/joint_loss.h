@@ -3,10 +3,9 @@
 // is: the batches of an accumulation, the chunks of max_batch_size and the ranks change neither loss
 // nor gradients (GradCache, Gao et al. 2021, arXiv 2101.06983).
 //
-// The features of all samples are made without a graph and gathered over the ranks; each rank takes
-// the same loss of them all and its gradient at the features; then each chunk goes through the
-// network again, with a graph, and back from the gradient at its rows. A rank whose chunks all go through
-// at once keeps the graphs of the first pass instead.
+// The features of all samples are made without a graph and gathered over the ranks; each rank takes the same loss of
+// them all and its gradient at the features; then each chunk goes through the network again, with a graph, and back
+// from the gradient at its rows. A rank whose chunks all go through at once keeps the graphs of the first pass instead.
 #pragma once
 
 #include <ATen/core/Tensor.h>

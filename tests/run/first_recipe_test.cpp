@@ -74,6 +74,14 @@ TEST_CASE("The first recipe follows from the number of samples, their size and t
   for (const Case& each : cases) CHECK(text_of(recipe_for(each.input)) == each.recipe);
 }
 
+TEST_CASE("A short run validates and draws as often as fits into its time") {
+  for (const int64_t epochs : {1, 2, 3}) {
+    const FirstRecipe recipe =
+        recipe_for({.samples = 3'000, .short_side = 32, .updates = 70, .epochs = epochs});
+    CHECK(recipe.epochs == epochs);
+  }
+}
+
 TEST_CASE("A run lasts as long as its schedule, and its average reaches over a tenth of it") {
   for (const auto kind :
        {FirstKind::kDecoder, FirstKind::kPrior, FirstKind::kVae, FirstKind::kClip}) {

@@ -115,8 +115,7 @@ class EmbeddingFolder {
   std::vector<int64_t> row_shape_;
 };
 
-/// Row of a sample: the last `index_width` characters of its key. @return none if they are no
-/// number
+/// Row of a sample: the last `index_width` characters of its key. @return none if they are no number
 std::optional<int64_t> row_of_key(const std::string& key, int64_t index_width);
 
 /// An embedding stored with its sample. A leading axis of length 1 is dropped.

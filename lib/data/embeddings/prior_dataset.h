@@ -44,8 +44,7 @@ class PriorDataset {
                int64_t seed,
                const std::optional<ClipPreprocessing>& clip = std::nullopt);
 
-  /// Rows of "train", "val" or "test": int(share * n) each, the rest is for test, as in the
-  /// reference.
+  /// Rows of "train", "val" or "test": int(share * n) each, the rest is for test, as in the reference.
   int64_t rows(const std::string& split) const;
   /// Up to `count` rows of a split from place `begin` of the epoch's order on. Only the training rows
   /// of a config with shuffle_rows have another order in each epoch. @return none past its end

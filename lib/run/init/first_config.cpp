@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/timer.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "config/kinds.h"
@@ -218,11 +219,12 @@ int64_t first_side(const RecipeInput& input) {
 
 /// The updates become those that the epochs really have.
 void set_epochs(FirstRecipe& recipe) {
-  constexpr int64_t kEpochs = 20;  // so often a run validates, saves and draws
   const FirstKind kind = recipe.input.kind;
   const int64_t of_update = recipe.batch_size * recipe.input.processes;
   const int64_t of_pass = (recipe.input.samples + of_update - 1) / of_update;
-  int64_t of_epoch = recipe.updates < kEpochs ? recipe.updates : recipe.updates / kEpochs;
+  const int64_t epochs = recipe.input.epochs;
+  int64_t of_epoch =
+      recipe.updates < epochs ? recipe.updates : (recipe.updates + epochs - 1) / epochs;
   // A batch of a CLIP must not hold a pair twice, as one of samples drawn without end may.
   recipe.resample = kind == FirstKind::kDecoder && of_epoch > of_pass;
   const bool may_end_early = kind == FirstKind::kDecoder || kind == FirstKind::kClip;
@@ -276,9 +278,10 @@ std::string kind_of_data(const std::string& data) {
       data);
 }
 
-/// How many updates fit into `command.minutes`, by a run of a few in a folder of its own.
-int64_t updates_that_fit(const RunKind& kind, InitCommand command) {
+/// The command with the updates and epochs that fit into its minutes, by a run of an epoch in a folder of its own.
+InitCommand fitted(const RunKind& kind, const InitCommand& asked) {
   constexpr int64_t kUpdates = 6, kTimed = 3;  // the first ones are slow
+  InitCommand command = asked;
   command.updates = kUpdates;
   command.processes = 1;
   const FirstConfig first = kind.first_config(command);
@@ -302,23 +305,30 @@ int64_t updates_that_fit(const RunKind& kind, InitCommand command) {
                         json_text(run + "/latest.pth") + "}",
                     "/train/log_every_n_updates=1"},
       .quiet = true};
+  const Timer whole;
   if (run_train(trial) == ExitCode::kStopped) throw_stopped();
+  const double trial_seconds = whole.seconds();
   std::vector<double> rates;  // samples per second
   std::ifstream log(folder / "run" / "log.jsonl");
   for (std::string line; std::getline(log, line);) {
     const nlohmann::json record = nlohmann::json::parse(line);
-    for (const char* key : {"Samples per second", "samples_per_second", "tracking/samples-sec"}) {
+    for (const char* key : {"Samples per second", "samples_per_second", "tracking/samples-sec"})
       if (record.contains(key)) rates.push_back(record[key].get<double>());
-    }
   }
   if (std::ssize(rates) < kTimed)
     throw DataError("{}: too few samples to time an update", command.data);
   std::sort(rates.end() - kTimed, rates.end());
-  const double updates_per_second =
+  const double rate =
       *(rates.end() - (kTimed + 1) / 2) / static_cast<double>(first.recipe.batch_size);
-  constexpr double kTraining = 0.8;  // of the time; the rest goes to validation, pictures and saves
-  constexpr double kMinute = 60;
-  return std::max(std::llround(*command.minutes * kMinute * kTraining * updates_per_second), 1LL);
+  constexpr double kBetween = 0.2;  // of the time, at most, for validation, pictures and saves
+  const double seconds = 60 * *asked.minutes;
+  const auto updates = static_cast<double>(first.recipe.updates);
+  const double between = std::max(trial_seconds - updates / rate, 1e-3);
+  command = asked;
+  command.epochs = std::clamp<int64_t>(std::llround(kBetween * seconds / between), 1, asked.epochs);
+  const double training = seconds - static_cast<double>(command.epochs) * between;
+  command.updates = std::max(std::llround(training * rate), 1LL);
+  return command;
 }
 
 }  // namespace
@@ -499,7 +509,8 @@ FirstRecipe first_recipe(FirstKind kind,
                      .gpu = first_device() != "cpu",
                      .processes = command.processes,
                      .image_size = command.image_size,
-                     .updates = command.updates});
+                     .updates = command.updates,
+                     .epochs = command.epochs});
 }
 
 std::string shards_text(const InitCommand& command,
@@ -647,7 +658,7 @@ void run_init(const InitCommand& asked) {
         "--out: expected the name of a config, such as {}.json, got {}", key, command.out_path);
   }
   check_out_file("--out", command.out_path, command.overwrite);
-  if (command.minutes) command.updates = updates_that_fit(kind, command);
+  if (command.minutes) command = fitted(kind, command);
   const FirstConfig first = kind.first_config(command);
   config_kind_of(key).fill_in(first.text, command.out_path, {});  // throws if it is wrong
   write_file_atomically(command.out_path, first.text);

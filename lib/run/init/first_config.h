@@ -24,6 +24,7 @@ struct RecipeInput {
   int64_t processes = 1;
   std::optional<int64_t> image_size = {};  ///< that was asked for
   std::optional<int64_t> updates = {};     ///< that fit into the time asked for
+  int64_t epochs = 20;                     ///< so often a run validates, saves and draws
 };
 
 struct FirstRecipe {

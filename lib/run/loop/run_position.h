@@ -75,8 +75,7 @@ struct RunPosition {
   virtual std::string resumes_with() const { return ""; }
   /// Epochs whose training has been completed.
   virtual int64_t epochs_trained() const { return next_task == kTrainTask ? epoch : epoch + 1; }
-  /// Takes what only other ranks know of the position, such as where their lanes stand; all ranks call
-  /// it before a save.
+  /// Takes what only other ranks know of the position, such as where their lanes stand. All ranks call it before a save.
   virtual void gather(ProcessGroup& group);
 };
 

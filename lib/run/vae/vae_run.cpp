@@ -594,10 +594,10 @@ FirstConfig vae_first_config(const InitCommand& command) {
       reading_text(tally),
       recipe.side,
       recipe.side);
-  constexpr int64_t kGrids = 20, kSaves = 5;  // of a run
+  constexpr int64_t kSaves = 5;  // of a run
   const std::string train =
       fmt::format("    \"save_results_every\": {},\n    \"save_model_every\": {},\n",
-                  std::max<int64_t>(recipe.updates / kGrids, 1),
+                  std::max<int64_t>(recipe.updates / recipe.input.epochs, 1),
                   std::max<int64_t>(recipe.updates / kSaves, 1));
   first.text = first_file(command, recipe, model, data, train);
   return first;

@@ -88,8 +88,7 @@ class WeightAverage {
   /// True if no average is NaN or infinite. Waits for the device.
   bool is_finite() const { return all_finite(values()); }
 
-  // A part's average in a checkpoint: tensors are the live ones. One that is spread over the ranks has to
-  // be held.
+  // A part's average in a checkpoint: tensors are the live ones. One that is spread over the ranks has to be held.
 
   /// Adds the entries of ema_pytorch.EMA: initted, step, online_model.*, ema_model.*; with adapters only
   /// what is trained.
@@ -110,8 +109,7 @@ class WeightAverage {
   /// Averages and step count; the options stay those of the config, missing keys keep their values, and if
   /// `saved` is None the average starts over.
   /// @throws DataError naming what does not fit, with EMAModel's text for a value out of range or of
-  /// another type; the average is then as it was (differs from upstream, which keeps what it had
-  /// read before the fault)
+  /// another type; the average is then as it was (differs from upstream, which keeps what it had read before the fault)
   void read_diffusers(const Cursor& saved);
 
  private:
@@ -169,9 +167,8 @@ class PostHocAverages {
   /// True if none of them holds NaN or infinity. Waits for the device.
   bool is_finite() const;
 
-  /// {step, averages: [{sigma, weights: {name: tensor}}], prefix}. Tensors are the live ones. Where
-  /// the averages are spread over the ranks all have to call it: rank 0 gets whole ones in host
-  /// memory, the others a state without any.
+  /// {step, averages: [{sigma, weights: {name: tensor}}], prefix}. Tensors are the live ones. Where the averages are
+  /// spread over the ranks all have to call it: rank 0 gets whole ones in host memory, the others a state without any.
   /// @param prefix of the network's names in the whole model, e.g. "unets.0."
   Dict state(const std::string& prefix) const;
   /// @throws DataError if the widths or the weights differ from these
